@@ -1,0 +1,148 @@
+"""What a set of labels looks like, and which annotation setting it resembles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.labels import Labels
+
+
+class Setting(NamedTuple):
+    """A way of annotating that the papers study, and why the labels look like it."""
+
+    name: str
+    reason: str
+
+
+class Spread(NamedTuple):
+    """How a count is distributed."""
+
+    mean: float
+    least: int
+    median: float
+    most: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """Counts of a set of labels."""
+
+    images: int
+    classes: int
+    present: int
+    absent: int
+    unknown: int
+    present_per_image: Spread
+    absent_per_image: Spread
+    present_per_class: Spread
+    absent_per_class: Spread
+    images_without_labels: int
+    classes_without_present: tuple[str, ...]
+    classes_without_absent: tuple[str, ...]
+    splits: dict[str, int]
+    setting: Setting
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        plain = asdict(self)
+        for name, value in plain.items():
+            if isinstance(value, Spread | Setting):
+                plain[name] = value._asdict()
+        return plain
+
+
+def describe(labels: Labels) -> Description:
+    """Count what is known, and say which setting it resembles.
+
+    >>> describe(Labels.from_dense([[1, 0, 0], [0, 1, 0], [0, 1, 0]])).setting
+    Setting(name='single positive', reason='every labelled image has exactly one present label, none absent')
+    """
+    present, absent = labels.class_counts
+    in_image, out_of_image = labels.image_counts
+    names = np.array(labels.classes, dtype=object)
+    return Description(
+        images=len(labels),
+        classes=len(labels.classes),
+        present=int(present.sum()),
+        absent=int(absent.sum()),
+        unknown=len(labels) * len(labels.classes) - labels.known,
+        present_per_image=_spread(in_image),
+        absent_per_image=_spread(out_of_image),
+        present_per_class=_spread(present),
+        absent_per_class=_spread(absent),
+        images_without_labels=int((in_image + out_of_image == 0).sum()),
+        classes_without_present=tuple(names[present == 0]),
+        classes_without_absent=tuple(names[absent == 0]),
+        splits={name: len(labels.rows_in(name)) for name in labels.split_names()},
+        setting=setting_of(labels),
+    )
+
+
+def setting_of(labels: Labels) -> Setting:
+    """Return the papers' annotation setting that the counts resemble; a likeness, not a proof."""
+    present, absent = labels.class_counts
+    if labels.known == 0:
+        return Setting("nothing known", "there is no present and no absent label")
+    if labels.is_full:
+        return Setting("full", "every label is known")
+    if not absent.any():
+        return _positives_only(labels)
+    shared = _shared_count(present, absent)
+    if shared is not None:
+        return Setting(
+            "fixed per class", f"most classes have exactly {shared:,} present and {shared:,} absent"
+        )
+    known = present + absent
+    if _tracks(known, len(labels), labels.known):
+        share = labels.known / (len(labels) * len(labels.classes))
+        return Setting(
+            "partial", f"each class has about {share:.1%} of its labels known, as if dropped at random"
+        )
+    if _proportional(present, absent):
+        ratio = absent.sum() / max(present.sum(), 1)
+        return Setting(
+            "federated", f"each class has its own verified images, about {ratio:.2g} absent for each present"
+        )
+    return Setting("partial", "classes are verified both ways, each to another extent")
+
+
+def _positives_only(labels: Labels) -> Setting:
+    per_image = labels.image_counts[0]
+    if (per_image[per_image > 0] == 1).all():
+        return Setting("single positive", "every labelled image has exactly one present label, none absent")
+    return Setting("positives only", "no label is known to be absent")
+
+
+def _shared_count(present: npt.NDArray[np.int64], absent: npt.NDArray[np.int64]) -> int | None:
+    """Return n where at least half of the classes have exactly n present and n absent, and none has more."""
+    top = int(present.max())
+    same = (present == top) & (absent == top)
+    return top if same.mean() >= 0.5 and absent.max() <= top else None
+
+
+def _tracks(known: npt.NDArray[np.int64], images: int, total: int) -> bool:
+    """Whether the known counts of the classes differ no more than random dropping makes them differ."""
+    share = total / (images * len(known))
+    sigma = np.sqrt(images * share * (1 - share)) + 1
+    return bool((np.abs(known - images * share) <= 4 * sigma).mean() >= 0.95)
+
+
+def _proportional(present: npt.NDArray[np.int64], absent: npt.NDArray[np.int64]) -> bool:
+    """Whether classes with more present labels have more absent ones, by a common factor."""
+    both = present > 0
+    if both.sum() < 2:
+        return False
+    ratio = np.log((absent[both] + 0.5) / (present[both] + 0.5))
+    return bool(np.median(np.abs(ratio - np.median(ratio))) < 0.2)
+
+
+def _spread(counts: npt.NDArray[np.int64]) -> Spread:
+    if not counts.size:
+        return Spread(0.0, 0, 0.0, 0)
+    return Spread(
+        round(float(counts.mean()), 3), int(counts.min()), float(np.median(counts)), int(counts.max())
+    )

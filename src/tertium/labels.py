@@ -1,0 +1,457 @@
+"""Labels: which classes are known to be present or absent in which images, and which nobody looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tertium.errors import InputError, did_you_mean, some
+from tertium.files import replacing
+
+Ints = npt.NDArray[np.integer[Any]]
+_FORMAT = "tertium labels 1"
+
+
+class ContradictionError(InputError):
+    """The same class is said to be both present and absent in the same image."""
+
+    def __init__(self, image: str, label: str) -> None:
+        super().__init__(f'image "{image}" is listed both with and without "{label}"')
+        self.image, self.label = image, label
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Labels:
+    """An immutable sparse ternary matrix [images, classes]: +1 present, −1 absent, 0 (not stored) unknown.
+
+    Rows are stored one after the other (CSR). An entry is the class number counted from 1, negative where
+    the class is absent: one int16 says both which class and what is known, so nine million images with
+    seven known labels each fit in a third of a gigabyte, image ids included.
+
+    >>> labels = Labels.from_dense([[1, -1, 0], [0, 0, 1]], classes=["cat", "dog", "fox"])
+    >>> labels
+    Labels(2 images, 3 classes, 2 present, 1 absent)
+    >>> labels.dense([1])
+    array([[0, 0, 1]], dtype=int8)
+    """
+
+    offsets: Ints  # [N + 1] where each row starts in entries
+    entries: Ints  # [K] int16 or int32: ±(class + 1), ascending by class in a row
+    classes: tuple[str, ...]
+    images: pa.StringArray  # [N] ids, unique
+    splits: pa.DictionaryArray | None = None  # [N] "train", "test", … where the file says so
+
+    # ---- making them -------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_entries(
+        cls,
+        rows: npt.ArrayLike,
+        columns: npt.ArrayLike,
+        values: npt.ArrayLike,
+        *,
+        classes: Sequence[str],
+        images: Iterable[str] | pa.Array,
+        splits: pa.DictionaryArray | None = None,
+    ) -> Labels:
+        """Build from (row, column, ±1) triples in any order.
+
+        A triple given twice counts once; a contradiction raises `ContradictionError`.
+        """
+        ids = images if isinstance(images, pa.Array) else pa.array(images, pa.string())
+        names = _check_names(classes)
+        present = np.asarray(values) > 0
+        # One sortable integer for a triple: no argsort, and equal triples end side by side.
+        keys = np.asarray(rows, dtype=np.int64) * len(names)
+        keys += np.asarray(columns, dtype=np.int64)
+        keys <<= 1
+        keys |= present
+        keys.sort()
+        cells = keys >> 1
+        repeated = np.flatnonzero(cells[1:] == cells[:-1]) + 1
+        if repeated.size:
+            clash = repeated[keys[repeated] != keys[repeated - 1]]
+            if clash.size:
+                row, column = divmod(int(cells[clash[0]]), len(names))
+                raise ContradictionError(ids[row].as_py(), names[column])
+            keys, cells = np.delete(keys, repeated), np.delete(cells, repeated)
+        columns = (cells % len(names) + 1).astype(_entry_type(len(names)))
+        signs = (keys & 1).astype(columns.dtype) * 2 - 1
+        counts = np.bincount(cells // len(names), minlength=len(ids)) if len(cells) else np.zeros(len(ids))
+        return cls(_offsets(counts), columns * signs, names, _check_ids(ids), splits)
+
+    @classmethod
+    def from_dense(
+        cls,
+        values: npt.ArrayLike,
+        *,
+        classes: Sequence[str] | None = None,
+        images: Iterable[str] | None = None,
+    ) -> Labels:
+        """Build from an array [images, classes] of +1 present, −1 absent, 0 unknown."""
+        matrix = np.asarray(values)
+        if matrix.ndim != 2:
+            raise InputError(f"labels must be a matrix [images, classes], not of shape {matrix.shape}")
+        _check_values(matrix)
+        rows, columns = np.nonzero(matrix)
+        return cls.from_entries(
+            rows,
+            columns,
+            matrix[rows, columns],
+            classes=_numbered(matrix.shape[1]) if classes is None else _check_width(classes, matrix.shape[1]),
+            images=_numbered(matrix.shape[0]) if images is None else images,
+        )
+
+    @classmethod
+    def from_scipy(
+        cls, matrix: Any, *, classes: Sequence[str] | None = None, images: Iterable[str] | None = None
+    ) -> Labels:
+        """Build from a SciPy sparse matrix of stored +1 and −1; what is not stored is unknown."""
+        triples = matrix.tocoo()
+        triples.sum_duplicates()
+        _check_values(triples.data)
+        stored = triples.data != 0
+        return cls.from_entries(
+            triples.row[stored],
+            triples.col[stored],
+            triples.data[stored],
+            classes=_numbered(matrix.shape[1]) if classes is None else _check_width(classes, matrix.shape[1]),
+            images=_numbered(matrix.shape[0]) if images is None else images,
+        )
+
+    @classmethod
+    def unknown(cls, images: Iterable[str], classes: Sequence[str]) -> Labels:
+        """Build labels of which nothing is known."""
+        return cls.from_entries([], [], [], classes=classes, images=images)
+
+    # ---- looking at them ---------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images × classes."""
+        return len(self.images), len(self.classes)
+
+    @property
+    def known(self) -> int:
+        """How many entries are known, present or absent."""
+        return len(self.entries)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, image ids included."""
+        return int(self.offsets.nbytes + self.entries.nbytes + self.images.nbytes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is unknown."""
+        return self.known == len(self) * len(self.classes)
+
+    def __repr__(self) -> str:
+        present = int((self.entries > 0).sum())
+        return (
+            f"Labels({len(self):,} images, {len(self.classes):,} classes, "
+            f"{present:,} present, {self.known - present:,} absent)"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Labels):
+            return NotImplemented
+        return (
+            self.classes == other.classes
+            and self.images.equals(other.images)
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.entries, other.entries)
+            and self.split_names() == other.split_names()
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equality reads every entry
+
+    def coo(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int8]]:
+        """Return the known entries as (rows, columns, ±1), row by row."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        return rows, np.abs(self.entries).astype(np.int64) - 1, np.sign(self.entries).astype(np.int8)
+
+    def dense(self, rows: npt.ArrayLike | None = None) -> npt.NDArray[np.int8]:
+        """Return the given rows (all by default) as a dense int8 array [rows, classes] of +1, −1, 0."""
+        if rows is None:
+            entries, counts = self.entries, np.diff(self.offsets)
+        else:
+            entries, counts = self._gather(np.asarray(rows, dtype=np.int64))
+        matrix = np.zeros((len(counts), len(self.classes)), dtype=np.int8)
+        flat = np.repeat(np.arange(len(counts)) * len(self.classes) - 1, counts)
+        flat += np.abs(entries)
+        matrix.reshape(-1)[flat] = np.sign(entries)
+        return matrix
+
+    def to_scipy(self) -> Any:
+        """Return a SciPy CSR array of stored +1 and −1 (needs SciPy)."""
+        from scipy.sparse import csr_array
+
+        parts = (np.sign(self.entries).astype(np.int8), np.abs(self.entries) - 1, self.offsets)
+        return csr_array(parts, shape=self.shape)
+
+    @cached_property
+    def class_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """How many images each class is known to be present in, and absent from."""
+        size = len(self.classes)
+        both = np.bincount(self.entries.astype(np.int64) + size, minlength=2 * size + 1)
+        return both[size + 1 :], both[:size][::-1]
+
+    @cached_property
+    def image_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """How many classes are known to be present in, and absent from, each image."""
+        before = np.concatenate([[0], np.cumsum(self.entries > 0, dtype=np.int64)])
+        present = before[self.offsets[1:]] - before[self.offsets[:-1]]
+        return present, np.diff(self.offsets).astype(np.int64) - present
+
+    def column(self, name: str) -> int:
+        """Return the number of a class."""
+        number = self._columns.get(name)
+        if number is None:
+            raise InputError(f'there is no class "{name}"; {did_you_mean(name, self.classes)}')
+        return number
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.classes)}
+
+    # ---- choosing from them ------------------------------------------------------------------------------
+
+    def __getitem__(self, rows: Any) -> Labels:
+        """Return the images of a slice, an array of row numbers or a Boolean mask."""
+        chosen = np.arange(len(self))[rows]
+        if chosen.ndim != 1:
+            raise TypeError("choose images with a slice, an array of row numbers or a Boolean mask")
+        entries, counts = self._gather(chosen)
+        take = pa.array(chosen)
+        splits = None if self.splits is None else self.splits.take(take)
+        return Labels(_offsets(counts), entries, self.classes, self.images.take(take), splits)
+
+    def rows_of(self, images: Sequence[str] | pa.Array) -> npt.NDArray[np.int64]:
+        """Return the row of each image id."""
+        wanted = images if isinstance(images, pa.Array) else pa.array(images, pa.string())
+        rows = pc.index_in(wanted, value_set=self.images)
+        if rows.null_count:
+            missing = wanted.filter(pc.is_null(rows)).to_pylist()
+            raise InputError(f"no labels for {len(missing):,} images: {some(missing)}")
+        return np.asarray(rows, dtype=np.int64)
+
+    def part(self, split: str) -> Labels:
+        """Return the images of a named split."""
+        return self[self.rows_in(split)]
+
+    def rows_in(self, split: str) -> npt.NDArray[np.int64]:
+        """Return the rows of a named split."""
+        names = self.split_names()
+        if self.splits is None or split not in names:
+            hint = did_you_mean(split, names) if names else "the label file has no split column"
+            raise InputError(f'there is no split "{split}"; {hint}')
+        code = self.splits.dictionary.index(split).as_py()
+        return np.flatnonzero(np.asarray(self.splits.indices.fill_null(-1)) == code)
+
+    def split_names(self) -> list[str]:
+        """Return the names of the splits, empty if the file has none."""
+        return [] if self.splits is None else sorted(pc.unique(self.splits.drop_null()).to_pylist())
+
+    def with_classes(self, classes: Sequence[str]) -> Labels:
+        """Return these classes in this order; a class not seen before is unknown everywhere."""
+        names = _check_names(classes)
+        if names == self.classes:
+            return self
+        place = {name: number for number, name in enumerate(names)}
+        moved = np.array([place.get(name, -1) for name in self.classes], dtype=np.int64)
+        rows, columns, values = self.coo()
+        kept = moved[columns] >= 0
+        return Labels.from_entries(
+            rows[kept],
+            moved[columns[kept]],
+            values[kept],
+            classes=names,
+            images=self.images,
+            splits=self.splits,
+        )
+
+    def with_entries(self, kept: npt.NDArray[np.bool_]) -> Labels:
+        """Return only the known entries where ``kept`` [K] is true; the others become unknown."""
+        before = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
+        counts = before[self.offsets[1:]] - before[self.offsets[:-1]]
+        return Labels(_offsets(counts), self.entries[kept], self.classes, self.images, self.splits)
+
+    def with_rows(self, rows: npt.NDArray[np.int64], other: Labels) -> Labels:
+        """Return these labels with some rows' entries taken from ``other``, which has the same classes."""
+        starts, counts = self.offsets[:-1].astype(np.int64), np.diff(self.offsets).astype(np.int64)
+        starts[rows], counts[rows] = other.offsets[:-1] + self.known, np.diff(other.offsets)
+        entries = np.concatenate([self.entries, other.entries])
+        return Labels(
+            _offsets(counts), entries[_places(starts, counts)], self.classes, self.images, self.splits
+        )
+
+    def unlisted_absent(self) -> Labels:
+        """Return full labels in which everything that is not known to be present is absent."""
+        matrix = self.dense()
+        matrix[matrix == 0] = -1
+        entries: Ints = matrix * np.arange(1, len(self.classes) + 1).astype(_entry_type(len(self.classes)))
+        counts = np.full(len(self), len(self.classes))
+        return Labels(_offsets(counts), entries.reshape(-1), self.classes, self.images, self.splits)
+
+    def divide(self, fraction: float, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Split the rows in two, the second part holding about ``fraction`` of them.
+
+        Each image is grouped with its rarest known-present class and the groups are divided one by one, so
+        that rare classes reach both parts; a class known present in two or more images always does, unless
+        serving it would take the last image of another class.
+        """
+        if not 0 < fraction < 1:
+            raise InputError(f"the share of the second part must lie between 0 and 1, not {fraction}")
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(self))
+        group = self._rarest_class()[order]
+        order = order[np.argsort(group, kind="stable")]  # by group, at random inside
+        # Along this order the running count of the second part never strays from its share by more than one.
+        steps = np.floor((np.arange(len(self)) + rng.random()) * fraction)
+        second = np.zeros(len(self), dtype=bool)
+        second[order[np.diff(steps, append=steps[-1:] if len(steps) else []) > 0]] = True
+        self._reach_both(second)
+        return np.flatnonzero(~second), np.flatnonzero(second)
+
+    def _rarest_class(self) -> npt.NDArray[np.int64]:
+        """Return for each image its known-present class with the fewest images; C where there is none."""
+        rows, columns, values = self.coo()
+        rows, columns = rows[values > 0], columns[values > 0]
+        rank = np.empty(len(self.classes), dtype=np.int64)
+        rank[np.argsort(self.class_counts[0], kind="stable")] = np.arange(len(self.classes))
+        rarest = np.full(len(self), len(self.classes))
+        np.minimum.at(rarest, rows, rank[columns])
+        return rarest
+
+    def _reach_both(self, second: npt.NDArray[np.bool_]) -> None:
+        """Move single images until every class that can stands in both parts."""
+        rows, columns, values = self.coo()
+        rows, columns = rows[values > 0], columns[values > 0]
+        by_class = rows[np.argsort(columns, kind="stable")]
+        ends = np.cumsum(self.class_counts[0])
+        inside = np.bincount(columns[second[rows]], minlength=len(self.classes))  # in the second part
+        total = self.class_counts[0]
+        for number in np.flatnonzero((total >= 2) & ((inside == 0) | (inside == total))):
+            for row in by_class[ends[number] - total[number] : ends[number]]:
+                entries = self.entries[self.offsets[row] : self.offsets[row + 1]]
+                mine = entries[entries > 0].astype(np.int64) - 1
+                left_behind = (inside if second[row] else total - inside)[mine] - 1
+                if (left_behind[total[mine] >= 2] >= 1).all():
+                    inside[mine] += -1 if second[row] else 1
+                    second[row] = not second[row]
+                    break
+
+    def _gather(self, rows: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        starts = self.offsets[rows].astype(np.int64)
+        counts = self.offsets[rows + 1] - starts
+        return self.entries[_places(starts, counts)], counts
+
+    # ---- keeping them ------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write one Arrow file, which `load` maps into memory without reading it."""
+        table = self.to_arrow()
+        with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as sink:
+            sink.write_table(table, max_chunksize=max(1, len(self)))
+
+    def to_arrow(self) -> pa.Table:
+        """Return a table image, entries[, split], the class names in its metadata."""
+        is_long = self.offsets.dtype == np.int64
+        kind = pa.LargeListArray if is_long else pa.ListArray
+        columns = {"image": self.images, "entries": kind.from_arrays(self.offsets, self.entries)}
+        if self.splits is not None:
+            columns["split"] = self.splits
+        metadata = {"format": _FORMAT, "classes": json.dumps(self.classes, ensure_ascii=False)}
+        return pa.table(columns).replace_schema_metadata(metadata)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> Labels:
+        """Build from the table that `to_arrow` gives."""
+        metadata = table.schema.metadata or {}
+        if metadata.get(b"format", b"").decode() != _FORMAT:
+            raise InputError("not a labels file written by Tertium")
+        table = table.combine_chunks() if table["image"].num_chunks > 1 else table
+        if not len(table):
+            table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=table.schema)])
+        lists, ids = table["entries"].chunk(0), table["image"].chunk(0)
+        classes = tuple(json.loads(metadata[b"classes"]))
+        entries, offsets = np.asarray(lists.values), np.asarray(lists.offsets)
+        top = int(np.abs(entries).max(initial=0))
+        if top > len(classes) or not (entries != 0).all() or offsets[-1] > len(entries):
+            raise InputError("the labels are damaged: an entry lies outside the classes")
+        splits = table["split"].chunk(0) if "split" in table.column_names else None
+        return cls(offsets, entries, classes, ids, splits)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Labels:
+        """Map a file that `save` wrote into memory."""
+        try:
+            return cls.from_arrow(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such file") from None
+        except (pa.ArrowInvalid, InputError) as error:
+            raise InputError(f"{path}: {error}") from None
+
+
+def _places(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the numbers start, start + 1, … of each run, one run after the other."""
+    ends = np.cumsum(counts)
+    places = np.repeat(starts - (ends - counts), counts)
+    places += np.arange(len(places))
+    return places
+
+
+def _entry_type(classes: int) -> type[np.int16] | type[np.int32]:
+    return np.int16 if classes < 2**15 else np.int32
+
+
+def _offsets(counts: npt.NDArray[Any]) -> Ints:
+    ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return ends.astype(np.int32) if ends[-1] < 2**31 else ends
+
+
+def _numbered(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def _check_names(classes: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(classes)
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InputError(f"a class is named twice: {some(twice)}")
+    if not names:
+        raise InputError("there are no classes")
+    return names
+
+
+def _check_width(classes: Sequence[str], width: int) -> Sequence[str]:
+    if len(classes) != width:
+        raise InputError(f"{len(classes)} class names were given for {width} columns")
+    return classes
+
+
+def _check_ids(images: pa.Array) -> pa.Array:
+    if len(pc.unique(images)) < len(images):
+        counts = pc.value_counts(images)
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1)).to_pylist()
+        raise InputError(f"an image id stands for two rows: {some(twice)}")
+    return images
+
+
+def _check_values(values: npt.NDArray[Any]) -> None:
+    strange = values[(values != 0) & (values != 1) & (values != -1)]
+    if strange.size:
+        raise InputError(f"a label is +1 (present), −1 (absent) or 0 (unknown), not {strange.flat[0]}")
