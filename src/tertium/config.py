@@ -1,0 +1,234 @@
+"""Settings: frozen dataclasses, filled from a TOML or JSON file and key=value overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tertium.errors import InputError, did_you_mean
+
+Protocol = Literal["linear", "linear_init", "finetune"]
+Schedule = Literal["constant", "cosine", "one_cycle"]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """How one phase of training goes; what is None is chosen by the number of images."""
+
+    epochs: int | None
+    batch_size: int | None
+    lr: float  # of the head
+    backbone_lr: float  # 0 where the backbone is frozen
+    weight_decay: float
+    schedule: Schedule
+    warmup: float  # share of the steps over which the rate rises
+    clip: float  # largest gradient norm; 0 = any
+    ema: float  # decay of the averaged weights that are evaluated and kept; 0 = no averaging
+    patience: int | None  # epochs without a better validation score before training stops
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.lr > 0:
+            raise InputError(f"lr must be above 0, not {self.lr}")
+        for name in ("ema", "warmup"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} must lie in [0, 1), not {getattr(self, name)}")
+        for name in ("backbone_lr", "weight_decay", "clip"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} must not be negative, but is {getattr(self, name)}")
+
+    def resolved(self, images: int, largest_batch: int, least_steps: int) -> Plan:
+        """Fill in what was left open: few images still get small batches and enough steps.
+
+        >>> HEAD.resolved(17_000, 128, 1000).epochs, HEAD.resolved(200, 128, 1000).epochs
+        (10, 40)
+        """
+        fitting = max(8, 2 ** int(math.log2(max(images / 16, 1))))
+        batch_size = self.batch_size or min(largest_batch, fitting)
+        epochs = self.epochs or max(10, math.ceil(least_steps / math.ceil(images / batch_size)))
+        patience = self.patience or max(5, epochs // 2)
+        given = dataclasses.asdict(self)
+        return Plan(**given | {"epochs": epochs, "batch_size": batch_size, "patience": patience})
+
+
+@dataclass(frozen=True)
+class Plan(Phase):
+    """A phase in which nothing is left open."""
+
+    epochs: int
+    batch_size: int
+    patience: int
+
+
+# Chosen by measurement, see docs/training.md.
+HEAD = Phase(None, None, 3e-4, 0.0, 1.0, "cosine", 0.1, 0.0, 0.0, None)
+WHOLE = Phase(None, None, 1e-3, 1e-4, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides the outcome of a training run, data apart."""
+
+    method: str = "negative"
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    protocol: Protocol = "linear"
+    backbone: str = "tf_efficientnet_lite0"
+    weights: str | None = None  # a file, "random", or those that an installed package ships
+    image_size: int = 224
+    validation: float = 0.15  # share of the training images, where the labels name no "val" split
+    seed: int = 0
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    workers: int | None = None  # processes that decode images; by default one for each spare core
+    head: Phase = HEAD
+    whole: Phase = WHOLE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise InputError(f"the validation share must lie in [0, 1), not {self.validation}")
+        if self.image_size < 32:
+            raise InputError(f"image_size must be at least 32, not {self.image_size}")
+
+    def phases(self) -> tuple[str, ...]:
+        """Return which phases the protocol runs through."""
+        return {"linear": ("head",), "linear_init": ("head", "whole"), "finetune": ("whole",)}[self.protocol]
+
+    def resolved(self, images: int) -> Settings:
+        """Return the settings for so many training images, with nothing left open."""
+        head, whole = self.head.resolved(images, 128, 1000), self.whole.resolved(images, 32, 300)
+        return dataclasses.replace(self, head=head, whole=whole)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dataclasses.asdict(self) | {"parameters": dict(self.parameters)}
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Read a ``.toml`` file, or the ``config.json`` of an earlier run."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            values = json.loads(text)
+            return dict(values.get("settings", values))
+        return tomllib.loads(text)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: not valid {path.suffix[1:].upper()} ({error})") from None
+
+
+def parse_overrides(words: Collection[str]) -> dict[str, str]:
+    """Turn ``["lr=1e-3", "head.epochs=5"]`` into a dictionary."""
+    pairs = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise InputError(f'"{word}" is not a setting: write key=value, for example epochs=20')
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def settings_from(values: Mapping[str, Any], method_parameters: Collection[str] = ()) -> Settings:
+    """Build settings from nested or dotted keys.
+
+    A bare key that is not a setting means a field of the protocol's phase (``epochs``, ``lr``, …) or one of
+    ``method_parameters``.
+
+    >>> settings_from({"epochs": "3", "head.lr": 0.01}).head.epochs
+    3
+    """
+    plain: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = {"head": {}, "whole": {}, "parameters": {}}
+    protocol = values.get("protocol", Settings.protocol)
+    for key, value in values.items():
+        owner, _, inner = key.partition(".")
+        if key in nested and isinstance(value, Mapping | Phase):
+            nested[key] |= dataclasses.asdict(value) if isinstance(value, Phase) else value
+        elif inner and owner in nested:
+            nested[owner][inner] = value
+        elif key in _names(Settings):
+            plain[key] = value
+        elif key in method_parameters:
+            nested["parameters"][key] = value
+        elif key in _names(Phase):
+            nested[_only_phase(key, protocol)][key] = value
+        else:
+            choices = [*_names(Settings), *_names(Phase), *method_parameters]
+            raise InputError(f'there is no setting "{key}"; {did_you_mean(key, choices)}')
+    converted = {key: convert(Settings, key, value) for key, value in plain.items()}
+    return Settings(
+        **converted,
+        parameters=nested["parameters"],
+        head=_phase(HEAD, nested["head"], "head"),
+        whole=_phase(WHOLE, nested["whole"], "whole"),
+    )
+
+
+def _names(kind: type[Any]) -> list[str]:
+    return [item.name for item in dataclasses.fields(kind)]
+
+
+def _only_phase(key: str, protocol: Any) -> str:
+    if protocol == "linear_init":
+        raise InputError(f'linear_init has two phases: say "head.{key}" or "whole.{key}"')
+    return "whole" if protocol == "finetune" else "head"
+
+
+def _phase(default: Phase, values: Mapping[str, Any], owner: str) -> Phase:
+    for key in values:
+        if key not in _names(Phase):
+            raise InputError(f'there is no setting "{owner}.{key}"; {did_you_mean(key, _names(Phase))}')
+    converted = {key: convert(Phase, key, value) for key, value in values.items()}
+    return dataclasses.replace(default, **converted)
+
+
+def convert(kind: type[Any], key: str, value: Any) -> Any:
+    """Turn text into the type of a dataclass's field; check any other value against it.
+
+    >>> convert(Phase, "lr", "1e-3")
+    0.001
+    """
+    wanted = typing.get_type_hints(kind)[key]
+    options = _options(wanted)
+    if value in (None, "none") and type(None) in options:
+        return None
+    if bool in options and value in (True, False, "true", "false"):
+        return value in (True, "true")
+    for number in (int, float):
+        if number in options and not isinstance(value, bool):
+            try:
+                converted = number(value)
+            except (TypeError, ValueError):
+                continue
+            if isinstance(value, str) or converted == value:
+                return converted
+    if isinstance(value, str) and (str in options or value in options):
+        return value
+    words = [option for option in options if isinstance(option, str)]
+    if words and isinstance(value, str):
+        raise InputError(f'"{value}" is not a value for {key}; {did_you_mean(value, words)}')
+    expected = " or ".join(_readable(option) for option in options)
+    raise InputError(f'"{value}" is not a value for {key}: it must be {expected}')
+
+
+def _options(wanted: Any) -> tuple[Any, ...]:
+    """Flatten unions and literals: ``Literal["a"] | None`` gives ("a", NoneType)."""
+    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
+        return tuple(inner for option in typing.get_args(wanted) for inner in _options(option))
+    return typing.get_args(wanted) if typing.get_origin(wanted) is Literal else (wanted,)
+
+
+def _readable(option: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none", str: "text"}
+    return names.get(option, str(option))
