@@ -1,0 +1,65 @@
+"""What a method is: its hyper-parameters, its terms, and what it may touch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.data import Batch
+from tertium.labels import Labels
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+class Run(Protocol):
+    """All that a method may touch while it trains."""
+
+    epoch: int  # from 1
+    epochs: int
+    labels: Labels  # of the training images, in the order of ``Batch.index``
+    rng: Generator
+
+
+@dataclass(frozen=True)
+class Method:
+    """How to learn from labels of which some are unknown.
+
+    The fields of a subclass are its hyper-parameters: the command line, ``tertium methods`` and the saved
+    config come from them. The first line of its docstring is what ``tertium methods`` shows.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, labels: Labels) -> None:
+        """Raise `InputError` if nothing can be learnt from these training labels."""
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """Return per class the share of positives at which training starts: the head's bias is its logit.
+
+        It should be the objective's own answer for a model that ignores the image, since a bias that starts
+        far from it does not get there at the usual learning rates. Here: the observed rate.
+        """
+        present, _ = labels.class_counts
+        return (present + 0.5) / (len(labels) + 1)
+
+    def prepare(self, run: Run) -> None:
+        """Do what is needed once, before the first epoch."""
+
+    def before_epoch(self, run: Run) -> None:
+        """Do what is needed before each epoch."""
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Return named scalars [] whose sum is minimised, from float32 logits [B, C]."""
+        raise NotImplementedError
+
+    def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
+        """Write back what the step taught; runs without gradient."""
+
+
+Parameters = dict[str, Any]

@@ -1,0 +1,152 @@
+"""Baselines: call unknown labels absent or present, or leave them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from torch.nn import functional as F
+
+from tertium.data import Batch
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.methods.base import Method, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def smoothed(target: Tensor, smoothing: float) -> Tensor:
+    """Return targets that are off by ``smoothing``: 1 − s for present, s for absent."""
+    return target * (1 - 2 * smoothing) + smoothing
+
+
+@dataclass(frozen=True)
+class Bce(Method):
+    """Binary cross-entropy on full labels; an unknown label is an error."""
+
+    name: ClassVar[str] = "bce"
+    paper: ClassVar[str] = "baseline"
+
+    def check(self, labels: Labels) -> None:
+        """Refuse labels that are not all known."""
+        if not labels.is_full:
+            unknown = len(labels) * len(labels.classes) - labels.known
+            raise InputError(
+                f'"{self.name}" needs full labels, but {unknown:,} of {len(labels) * len(labels.classes):,} '
+                'are unknown; choose another method, or "--unlisted absent" if unlisted means absent'
+            )
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Mean over all entries of ℓ⁺ where present, ℓ⁻ where absent."""
+        return {"bce": F.binary_cross_entropy_with_logits(logits, batch.labels.gt(0).to(logits.dtype))}
+
+
+@dataclass(frozen=True)
+class BceLs(Bce):
+    """Binary cross-entropy on full labels with smoothed targets."""
+
+    smoothing: float = 0.1
+    name: ClassVar[str] = "bce_ls"
+    paper: ClassVar[str] = "Cole 2021"
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """The smoothed observed rate."""
+        return super().initial_rate(labels) * (1 - 2 * self.smoothing) + self.smoothing
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Mean over all entries against 1 − s where present, s where absent."""
+        target = smoothed(batch.labels.gt(0).to(logits.dtype), self.smoothing)
+        return {"bce": F.binary_cross_entropy_with_logits(logits, target)}
+
+
+@dataclass(frozen=True)
+class Ignore(Method):
+    """Learn from known labels only; unknown ones carry no loss."""
+
+    name: ClassVar[str] = "ignore"
+    paper: ClassVar[str] = "baseline (Kundu's NE, Cole's IU)"
+    aliases: ClassVar[tuple[str, ...]] = ("ne", "iu")
+
+    def check(self, labels: Labels) -> None:
+        """Refuse labels with nothing absent: calling everything present would be perfect."""
+        if not (labels.entries < 0).any():
+            raise InputError(
+                f'"{self.name}" needs some labels that are known to be absent, but there are none; '
+                'with positives only choose "negative", "an_ls" or "wan"'
+            )
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """The share of positives among the known labels."""
+        present, absent = labels.class_counts
+        return (present + 0.5) / (present + absent + 1)
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Sum over known entries, divided by B·C. Gathers them: most of B·C is never touched."""
+        rows, columns = batch.labels.nonzero(as_tuple=True)
+        target = batch.labels[rows, columns].gt(0).to(logits.dtype)
+        known = F.binary_cross_entropy_with_logits(logits[rows, columns], target, reduction="sum")
+        return {"known": known / logits.numel()}
+
+
+@dataclass(frozen=True)
+class WeightedIgnore(Ignore):
+    """Learn from known labels only, each image weighted by α·r^γ + β, r being its share of known labels."""
+
+    alpha: float = -4.45
+    beta: float = 5.45
+    gamma: float = 1.0
+    name: ClassVar[str] = "weighted_ignore"
+    paper: ClassVar[str] = "Durand 2019"
+    aliases: ClassVar[tuple[str, ...]] = ("wne", "wce")
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Sum over known entries, each with its image's weight, divided by B·C."""
+        rows, columns = batch.labels.nonzero(as_tuple=True)
+        target = batch.labels[rows, columns].gt(0).to(logits.dtype)
+        share = rows.bincount(minlength=len(logits)) / logits.shape[1]  # [B]
+        weight = self.alpha * share**self.gamma + self.beta
+        known = F.binary_cross_entropy_with_logits(
+            logits[rows, columns], target, weight=weight[rows], reduction="sum"
+        )
+        return {"known": known / logits.numel()}
+
+
+@dataclass(frozen=True)
+class Negative(Method):
+    """Call every unknown label absent."""
+
+    positive_weight: float = 1.0
+    name: ClassVar[str] = "negative"
+    paper: ClassVar[str] = "baseline (Cole's AN; Kundu's FE has positive_weight 5)"
+    aliases: ClassVar[tuple[str, ...]] = ("an", "fe")
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """The observed rate, moved by the weight of the positives."""
+        rate = super().initial_rate(labels)
+        return self.positive_weight * rate / (self.positive_weight * rate + 1 - rate)
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Mean over all entries; ℓ⁺ counts ``positive_weight`` times."""
+        target = batch.labels.gt(0).to(logits.dtype)
+        weight = None if self.positive_weight == 1 else logits.new_tensor(self.positive_weight)
+        return {"bce": F.binary_cross_entropy_with_logits(logits, target, pos_weight=weight)}
+
+
+@dataclass(frozen=True)
+class Positive(Method):
+    """Call every unknown label present."""
+
+    name: ClassVar[str] = "positive"
+    paper: ClassVar[str] = "baseline (CheXpert's U-ones)"
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """The share of images where the class is not known to be absent."""
+        _, absent = labels.class_counts
+        return (len(labels) - absent + 0.5) / (len(labels) + 1)
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Mean over all entries of ℓ⁻ where known absent, ℓ⁺ elsewhere."""
+        return {"bce": F.binary_cross_entropy_with_logits(logits, batch.labels.ge(0).to(logits.dtype))}

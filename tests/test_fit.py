@@ -1,0 +1,175 @@
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from tertium.config import HEAD, Settings
+from tertium.data import FeatureLoader
+from tertium.errors import InputError
+from tertium.fit import fit, make_fabric, rate_factor
+from tertium.labels import Labels
+from tertium.methods import Method, make
+from tertium.model import Classifier
+
+
+@pytest.fixture
+def data(rng):
+    features = rng.normal(size=(64, 5)).astype(np.float32)
+    labels = Labels.from_dense(np.where(features[:, :3] > 0, 1, -1))
+    return features, labels
+
+
+PLAN = HEAD.resolved(64, 16, 1)
+
+
+def run(data, method=None, phase=PLAN, scores=None, **settings):
+    features, labels = data
+    given = iter(scores or [])
+    return fit(
+        Classifier(labels.classes, features.shape[1]),
+        method or make("negative"),
+        FeatureLoader(features, labels, 16),
+        replace(phase, **settings),
+        labels=labels,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=lambda _: {"score": next(given, None)},
+    )
+
+
+def test_training_equals_a_bare_loop(data):
+    """The engine adds nothing to the arithmetic: same batches, same steps, same weights."""
+    features, labels = data
+    phase = replace(PLAN, epochs=3, batch_size=16, lr=0.01, weight_decay=0.1)
+    fitted = run(data, phase=phase)
+    model = Classifier(labels.classes, 5)
+    groups = [
+        {"params": [model.head.weight], "weight_decay": 0.1},
+        {"params": [model.head.bias], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    step, steps = 0, 12
+    for epoch in (1, 2, 3):
+        order = np.random.default_rng((0, epoch)).permutation(64)
+        for rows in np.split(order, 4):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * rate_factor(phase, (step + 0.5) / steps)
+            target = torch.from_numpy(labels.dense(rows) > 0).float()
+            logits = model(torch.from_numpy(features[rows]))
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+    torch.testing.assert_close(fitted.model.head.weight, model.head.weight)
+    torch.testing.assert_close(fitted.model.head.bias, model.head.bias)
+
+
+def test_the_best_epoch_is_kept(data):
+    scores = [0.2, 0.5, 0.4, 0.3]
+    fitted = run(data, scores=scores, epochs=4, patience=9, schedule="constant", lr=0.05)
+    again = run(data, scores=scores[:2], epochs=4, patience=9, schedule="constant", lr=0.05)
+    assert fitted.best_epoch == 2
+    assert [record["score"] for record in fitted.records] == scores
+    short = run(data, epochs=4, patience=9, schedule="constant", lr=0.05)
+    assert short.best_epoch == 4  # no score: nothing is chosen, the last epoch counts
+    assert not torch.equal(fitted.model.head.weight, short.model.head.weight)
+    assert again.best_epoch == 4
+
+
+def test_early_stopping(data):
+    fitted = run(data, scores=[0.5, 0.4, 0.3, 0.9], epochs=4, patience=2)
+    assert len(fitted.records) == 3
+    assert fitted.best_epoch == 1
+
+
+def test_records_hold_mean_terms(data):
+    fitted = run(data, epochs=2)
+    assert [record["epoch"] for record in fitted.records] == [1, 2]
+    for record in fitted.records:
+        assert record["loss"] == pytest.approx(sum(record["terms"].values()))
+        assert 0 < record["loss"] < math.log(2) + 0.1
+    assert fitted.records[1]["loss"] < fitted.records[0]["loss"]
+
+
+def test_average_is_what_is_judged_and_kept(data):
+    plain = run(data, epochs=2, lr=0.05)
+    averaged = run(data, epochs=2, lr=0.05, ema=0.9)
+    assert not torch.equal(plain.model.head.weight, averaged.model.head.weight)
+    assert averaged.model.head.weight.norm() < plain.model.head.weight.norm()  # it lags behind
+
+
+def test_clipping_changes_the_steps(data):
+    """Gradients that differ in length from step to step lead elsewhere when they are clipped."""
+
+    @dataclass(frozen=True)
+    class Steep(Method):
+        name: ClassVar[str] = "steep_for_test"
+        paper: ClassVar[str] = "test"
+
+        def terms(self, logits, batch, run):
+            return {"steep": 1e6 * logits.square().mean() + logits.mean()}
+
+    free, clipped = (run(data, Steep(), epochs=1, clip=clip) for clip in (0.0, 1e-3))
+    assert not torch.equal(free.model.head.weight, clipped.model.head.weight)
+
+
+def test_hooks_are_called_in_order(data):
+    calls = []
+
+    @dataclass(frozen=True)
+    class Spy(Method):
+        name: ClassVar[str] = "spy_for_test"
+        paper: ClassVar[str] = "test"
+
+        def prepare(self, run):
+            calls.append(("prepare", run.epoch))
+
+        def before_epoch(self, run):
+            calls.append(("before", run.epoch))
+
+        def terms(self, logits, batch, run):
+            assert logits.requires_grad
+            return {"one": logits.mean()}
+
+        def after_step(self, logits, batch, run):
+            assert not torch.is_grad_enabled()
+            calls.append(("after", run.epoch))
+
+    run(data, Spy(), epochs=2)
+    epoch = [("after", 0)] * 4
+    expected = [("prepare", 0)]
+    for number in (1, 2):
+        expected += [("before", number)] + [("after", number) for _ in epoch]
+    assert calls == expected
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(data):
+    features, labels = data
+    features[3, 2] = np.nan
+    with pytest.raises(InputError, match='the loss "bce" became nan in epoch 1'):
+        run((features, labels), epochs=2)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "one_cycle"])
+def test_schedules_rise_and_fall(schedule):
+    phase = replace(HEAD, schedule=schedule, warmup=0.25)
+    rates = [rate_factor(phase, done) for done in np.linspace(0, 1, 101)]
+    assert max(rates) == pytest.approx(1)
+    assert np.argmax(rates) == 25
+    assert all(later > earlier for earlier, later in itertools.pairwise(rates[:26]))
+    assert rates[-1] == pytest.approx(1 if schedule == "constant" else 0)
+    assert rates[0] == (0.04 if schedule == "one_cycle" else 0)
+
+
+def test_no_warmup():
+    assert rate_factor(replace(HEAD, warmup=0.0), 0.0) == 1
+
+
+def test_the_engine_uses_what_is_asked_for():
+    assert make_fabric(Settings(device="cpu")).device.type == "cpu"
+    assert "bf16" in str(make_fabric(Settings(device="cpu", precision="bf16-mixed"))._precision.precision)
