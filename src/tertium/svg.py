@@ -1,0 +1,92 @@
+"""Figures for a page: SVG in the page's own font and colours, the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from textwrap import fill
+from typing import Any
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
+from matplotlib.figure import Figure
+
+COLOURS = ("#0080c6", "#e08a00", "#009e73", "#d5573b", "#b565a7", "#7f8c1f", "#8c6d5a", "#46b1c9")
+INK = "#123456"  # stands for the colour of the page's text, which is another in the dark and on paper
+_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+_LOOK: dict[Any, Any] = {
+    **dict.fromkeys(_INKED, INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "text.usetex"), False),
+    **dict.fromkeys(("figure.constrained_layout.use", "axes.grid", "axes.axisbelow"), True),
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "grid.alpha": 0.15,
+    "svg.fonttype": "none",  # text stays text: it can be searched, and the browser has the fonts
+    "svg.hashsalt": "tertium",
+    "text.parse_math": False,  # a class may be called "$"
+}
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Make and write figures inside this, so that they look alike."""
+    with matplotlib.rc_context(_LOOK), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has it
+        yield
+
+
+def panel(title: str, x: str, y: str) -> tuple[Figure, Axes]:
+    """Return a figure with one pair of axes, of a width that can be read on a phone."""
+    figure = Figure(figsize=(4.7, 3))
+    axes = figure.subplots()
+    axes.set(title=title, xlabel=x, ylabel=y)
+    return figure, axes
+
+
+def add_legend(figure: Figure, axes: Axes) -> None:
+    """Put the names below the axes, each once, and make the figure higher by as much."""
+    handles, names = axes.get_legend_handles_labels()
+    entries = {fill(name, 55): handle for name, handle in zip(names, handles, strict=True)}
+    columns = 2 if max(map(len, entries)) <= 22 else 1
+    figure.legend(list(entries.values()), list(entries), loc="outside lower left", ncols=columns, fontsize=9)
+    lines = sum(1 + name.count("\n") for name in entries)
+    figure.set_figheight(figure.get_figheight() + 0.2 * math.ceil(lines / columns))
+
+
+def scale_to(axis: XAxis | YAxis, values: npt.NDArray[Any]) -> None:
+    """Make an axis logarithmic if what it shows spans more than two decades; counts keep a place for 0."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not positive.size or positive.max() <= 100 * positive.min():
+        return
+    set_scale = getattr(axis.axes, f"set_{axis.axis_name}scale")
+    if np.issubdtype(values.dtype, np.integer):
+        set_scale("symlog", linthresh=1)
+    else:
+        set_scale("log")
+    axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+
+
+def inline(figure: Figure, prefix: str) -> Markup:
+    """Return a figure to put into a page; ``prefix`` keeps its ids apart from those of others."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", dpi=150, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+
+    def mend(tag: re.Match[str]) -> str:
+        mended = tag[0].replace(INK, "currentColor").replace("'DejaVu Sans'", "inherit")
+        return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", mended)
+
+    # matplotlib escapes text: every "<" opens a tag, and what a class is called is not touched.
+    svg = text.getvalue()
+    return Markup(re.sub(r"<[^>]+>", mend, svg[svg.index("<svg") :]))
