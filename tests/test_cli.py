@@ -68,12 +68,22 @@ def test_help_is_quick_and_names_every_command():
     shown = subprocess.run(
         [sys.executable, "-m", "tertium", "--help"], capture_output=True, text=True, check=True
     )
-    for command in ("train", "evaluate", "predict", "describe", "simulate", "methods", "report", "demo"):
+    for command in (
+        "train",
+        "evaluate",
+        "predict",
+        "describe",
+        "simulate",
+        "methods",
+        "report",
+        "demo",
+        "scenes",
+    ):
         assert command in shown.stdout
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "evaluate", "predict", "describe", "simulate", "methods", "report", "demo"]
+    "command", ["train", "evaluate", "predict", "describe", "simulate", "methods", "report", "demo", "scenes"]
 )
 def test_every_command_shows_an_example(tertium, command):
     code, out, _ = tertium(command, "--help")
@@ -245,6 +255,18 @@ def test_demo(tertium, tmp_path, monkeypatch):
     code, _, errors = tertium("demo", "--out", tmp_path / "mine")
     assert code == 2
     assert "holds no demo" in errors
+
+
+def test_scenes(tertium, tmp_path):
+    code, out, _ = tertium("scenes", tmp_path / "photos", "--count", "5")
+    assert code == 0
+    assert "5 scenes and labels.csv" in out
+    labels = read_labels(tmp_path / "photos" / "labels.csv", unlisted="absent")
+    assert labels.images.to_pylist() == [f"scene-00000{n}.png" for n in range(5)]
+    assert (tmp_path / "photos" / "scene-000004.png").is_file()
+    code, _, errors = tertium("scenes", tmp_path / "photos")
+    assert code == 2
+    assert "already exists" in errors
 
 
 @pytest.mark.parametrize(

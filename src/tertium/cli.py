@@ -362,6 +362,28 @@ def demo(
     _say(f"Runs:   {out}\nReport: {page}")
 
 
+@app.command()
+def scenes(
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the images and labels.csv go.")],
+    count: Annotated[int, typer.Option(min=1, help="How many scenes.")] = 600,
+    seed: Annotated[int, typer.Option(help="Another seed gives other scenes.")] = 0,
+) -> None:
+    """Write rendered scenes with full labels, to try the commands on.
+
+    [bold]Example[/]
+
+      tertium scenes photos --count 600
+
+    labels.csv lists what is present; whatever is unlisted is absent.
+    """
+    from tertium.scenes import render
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: already exists; choose another folder")
+    render(count, seed=seed).save(out)
+    _say(f"{count:,} scenes and labels.csv → {out}")
+
+
 # ---- what commands share ---------------------------------------------------------------------------------
 
 

@@ -87,7 +87,7 @@ class Settings:
     image_size: int = 224
     validation: float = 0.15  # share of the training images, where the labels name no "val" split
     seed: int = 0
-    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
+    precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     device: Literal["auto", "cpu", "gpu"] = "auto"
     workers: int | None = None  # processes that decode images; by default one for each spare core
     head: Phase = HEAD

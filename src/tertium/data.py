@@ -26,7 +26,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".ti
 _DENSE_LABELS = 256 * 2**20  # bytes up to which labels are expanded once instead of batch by batch
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Batch:
     """What a training step sees."""
 
@@ -36,6 +36,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device."""
+        if self.inputs.device == device:
+            return self
         return Batch(*(part.to(device, non_blocking=True) for part in (self.inputs, self.labels, self.index)))
 
 

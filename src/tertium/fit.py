@@ -7,11 +7,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from tertium.config import Phase, Plan, Settings
 from tertium.data import Loader
@@ -74,10 +77,12 @@ def fit(
     progress = progress or Progress()
     rng = torch.Generator(fabric.device).manual_seed(seed)
     run = FitRun(labels, phase.epochs, rng)
+    model.to(fabric.device)
     optimizer = _optimizer(model, phase)
-    average = Average(model.to(fabric.device), phase.ema) if phase.ema else None
+    groups = optimizer.param_groups
+    average = Average(model, phase.ema) if phase.ema else None
     judged = average.model if average else model
-    module, optimizer = fabric.setup(model, optimizer)
+    forward, backward, optimizer = _engine(fabric, model, optimizer)
     best, records = _Best(), []
     steps, step = phase.epochs * len(loader), 0
     method.prepare(run)
@@ -86,15 +91,15 @@ def fit(
         started = time.perf_counter()
         totals: dict[str, Tensor | float] = {}
         method.before_epoch(run)
-        module.train()
+        model.train()
         for cpu_batch in loader.epoch(run.epoch):
             batch = cpu_batch.to(fabric.device)
-            _set_rate(optimizer, rate_factor(phase, (step + 0.5) / steps))
-            logits = module(batch.inputs)
+            _set_rate(groups, rate_factor(phase, (step + 0.5) / steps))
+            logits = forward(batch.inputs)
             terms = method.terms(logits, batch, run)
-            fabric.backward(sum(terms.values()))  # type: ignore[arg-type]
+            backward(reduce(add, terms.values()))
             if phase.clip:
-                fabric.clip_gradients(module, optimizer, max_norm=phase.clip)
+                clip_grad_norm_(model.parameters(), phase.clip)
             optimizer.step()
             optimizer.zero_grad()
             with torch.no_grad():
@@ -139,8 +144,19 @@ def _optimizer(model: Classifier, phase: Phase) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, fused=True)
 
 
-def _set_rate(optimizer: Any, factor: float) -> None:
-    for group in optimizer.param_groups:
+def _engine(fabric: Fabric, model: Classifier, optimizer: Any) -> tuple[Any, Any, Any]:
+    """Return how to run forward, backward and the optimizer.
+
+    On one device in full precision Fabric's wrappers change nothing, but cost a tenth of a small step.
+    """
+    if fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true":
+        return model, Tensor.backward, optimizer
+    module, wrapped = fabric.setup(model, optimizer)
+    return module, fabric.backward, wrapped
+
+
+def _set_rate(groups: list[dict[str, Any]], factor: float) -> None:
+    for group in groups:
         group["lr"] = group["peak"] * factor
 
 

@@ -1,0 +1,110 @@
+"""Where the defaults come from; prints the tables of docs/training.md.
+
+Run it as ``python -m bench.defaults ../shared/data/coco``.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from lightning.fabric import Fabric
+
+from tertium.config import HEAD
+from tertium.data import FeatureLoader
+from tertium.errors import InputError
+from tertium.fit import Record, fit
+from tertium.labels import Labels
+from tertium.methods import make
+from tertium.metrics import average_precision, evaluate
+from tertium.model import Classifier
+from tertium.predict import scores
+from tertium.readers import read_labels
+from tertium.schemes import parse
+from tertium.training import train
+
+SCHEMES = ("full", "single_positive", "positives:0.3", "random:0.1", "random:0.3", "per_class:100")
+METHODS = ("negative", "ignore", "wan", "an_ls")
+
+
+def main(folder: Path) -> None:
+    labels = read_labels(folder / "labels.csv", unlisted="absent")
+    full, test = labels.part("train"), labels.part("test")
+    full = Labels(full.offsets, full.entries, full.classes, full.images)
+    features, unseen = (np.load(folder / f"{part}_features.npy") for part in ("train", "test"))
+    print("Test mAP of the epoch chosen by … (and after the last epoch, nothing chosen)\n")
+    print("| scheme | method | schedule | known labels only | known positives against the rest | last |")
+    print("|---|---|---|---|---|---|")
+    for scheme in SCHEMES:
+        for method in METHODS:
+            for schedule in ("constant", "cosine"):
+                choice(scheme, method, schedule, full, features, test, unseen)
+    print("\nTest mAP with few training images, `negative`\n")
+    print("| images | scheme | 10 epochs of batch 128 | default |")
+    print("|---|---|---|---|")
+    for count in (200, 1000, 4000, 20_000):
+        for scheme in ("full", "random:0.3"):
+            partial = parse(scheme).apply(full[:count], 0)
+            cells = []
+            for settings in ({"epochs": 10, "batch_size": 128}, {}):
+                trained = train(partial, features=features[:count], **settings).trained
+                cells.append(100 * trained.evaluate(test, features=unseen).map_c)
+            print(f"| {count:,} | {scheme} | {cells[0]:.1f} | {cells[1]:.1f} |", flush=True)
+
+
+def choice(
+    scheme: str,
+    method: str,
+    schedule: str,
+    full: Labels,
+    features: np.ndarray,
+    test: Labels,
+    unseen: np.ndarray,
+) -> None:
+    partial = parse(scheme).apply(full, 0)
+    chosen = make(method)
+    first, second = partial.divide(0.15, 0)
+    training, validation = partial[first], partial[second]
+    try:
+        chosen.check(training)
+    except InputError:
+        return
+    plan = replace(HEAD.resolved(len(training), 128, 1000), schedule=schedule, patience=99)
+    model = Classifier(full.classes, features.shape[1])
+    model.standardise(features[first])
+    model.start_at(chosen.initial_rate(training))
+    held_out = FeatureLoader(features[second], validation, 256)
+    tested = FeatureLoader(unseen, test, 256)
+    assumed = validation.unlisted_absent()
+
+    def validate(judged: Classifier) -> Record:
+        predicted = scores(judged, held_out)
+        known = evaluate(predicted, validation)
+        return {
+            "score": None,
+            "known": known.map_c if known.scored else None,
+            "ranked": float(np.nanmean(average_precision(predicted, assumed))),
+            "test": evaluate(scores(judged, tested), test).map_c,
+        }
+
+    records = fit(
+        model,
+        chosen,
+        FeatureLoader(features[first], training, plan.batch_size),
+        plan,
+        labels=training,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=validate,
+    ).records
+    picks = []
+    for name in ("known", "ranked"):
+        offers = [record[name] for record in records]
+        picks.append("–" if None in offers else f"{100 * records[int(np.argmax(offers))]['test']:.1f}")
+    last = 100 * records[-1]["test"]
+    print(f"| {scheme} | {method} | {schedule} | {picks[0]} | {picks[1]} | {last:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
