@@ -34,15 +34,29 @@ def main(folder: Path) -> None:
     full, test = labels.part("train"), labels.part("test")
     full = Labels(full.offsets, full.entries, full.classes, full.images)
     features, unseen = (np.load(folder / f"{part}_features.npy") for part in ("train", "test"))
-    print("Test mAP of the epoch chosen by … (and after the last epoch, nothing chosen)\n")
-    print("| scheme | method | schedule | known labels only | known positives against the rest | last |")
-    print("|---|---|---|---|---|---|")
+    epochs(full, features, test, unseen)
+    sizes(full, features, test, unseen)
+
+
+def epochs(full: Labels, features: np.ndarray, test: Labels, unseen: np.ndarray) -> None:
+    """Print what each way of choosing the epoch gives, for each schedule."""
+    print("| scheme | method | constant: known / rest / last | cosine: known / rest / last |")
+    print("|---|---|---|---|")
     for scheme in SCHEMES:
+        partial = parse(scheme).apply(full, 0)
         for method in METHODS:
-            for schedule in ("constant", "cosine"):
-                choice(scheme, method, schedule, full, features, test, unseen)
-    print("\nTest mAP with few training images, `negative`\n")
-    print("| images | scheme | 10 epochs of batch 128 | default |")
+            try:
+                make(method).check(partial)
+            except InputError:
+                continue
+            schedules = ("constant", "cosine")
+            cells = [choice(partial, method, schedule, features, test, unseen) for schedule in schedules]
+            print(f"| {scheme} | {method} | {cells[0]} | {cells[1]} |", flush=True)
+
+
+def sizes(full: Labels, features: np.ndarray, test: Labels, unseen: np.ndarray) -> None:
+    """Print what the number of steps does where there are few training images."""
+    print("\n| images | scheme | 10 epochs of batch 128 | default |")
     print("|---|---|---|---|")
     for count in (200, 1000, 4000, 20_000):
         for scheme in ("full", "random:0.3"):
@@ -55,24 +69,14 @@ def main(folder: Path) -> None:
 
 
 def choice(
-    scheme: str,
-    method: str,
-    schedule: str,
-    full: Labels,
-    features: np.ndarray,
-    test: Labels,
-    unseen: np.ndarray,
-) -> None:
-    partial = parse(scheme).apply(full, 0)
+    partial: Labels, method: str, schedule: str, features: np.ndarray, test: Labels, unseen: np.ndarray
+) -> str:
+    """Return the test mAP of the epoch chosen by known labels, by positives against the rest, and of the last."""
     chosen = make(method)
     first, second = partial.divide(0.15, 0)
     training, validation = partial[first], partial[second]
-    try:
-        chosen.check(training)
-    except InputError:
-        return
     plan = replace(HEAD.resolved(len(training), 128, 1000), schedule=schedule, patience=99)
-    model = Classifier(full.classes, features.shape[1])
+    model = Classifier(partial.classes, features.shape[1])
     model.standardise(features[first])
     model.start_at(chosen.initial_rate(training))
     held_out = FeatureLoader(features[second], validation, 256)
@@ -102,8 +106,7 @@ def choice(
     for name in ("known", "ranked"):
         offers = [record[name] for record in records]
         picks.append("–" if None in offers else f"{100 * records[int(np.argmax(offers))]['test']:.1f}")
-    last = 100 * records[-1]["test"]
-    print(f"| {scheme} | {method} | {schedule} | {picks[0]} | {picks[1]} | {last:.1f} |", flush=True)
+    return " / ".join([*picks, f"{100 * records[-1]['test']:.1f}"])
 
 
 if __name__ == "__main__":

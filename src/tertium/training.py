@@ -22,7 +22,7 @@ from tertium.features import extract
 from tertium.fit import Fitted, Record, Validate, fit, make_fabric
 from tertium.labels import Labels
 from tertium.methods import Method
-from tertium.metrics import average_precision, best_thresholds, evaluate
+from tertium.metrics import average_precision, best_thresholds
 from tertium.model import Classifier, pretrained
 from tertium.predict import Features, Images, Inputs, Trained, scores
 from tertium.progress import Progress
@@ -257,23 +257,22 @@ class _Session:
     def _validate(self, part: Part) -> Validate:
         """Return how to judge a model without clean labels.
 
-        Known positives are ranked against everything that is not known to be present: it needs no verified
-        negatives, and chose better epochs than known entries alone (docs/training.md). The mAP over known
-        entries is recorded beside it.
+        The score is the mean AP over known labels. In a class that is known absent nowhere, known positives
+        are ranked against all images where it is not known to be present (docs/training.md has what each
+        way of choosing gave).
         """
         if not len(part.labels):
             return lambda _: {"score": None}
         loader = self._loader(part, 256)
-        assumed = part.labels.unlisted_absent()
+        judged, blind = _assume_where_blind(part.labels)
 
         def validate(model: Classifier) -> dict[str, float | None]:
-            probabilities = scores(model, loader)
-            ranked = average_precision(probabilities, assumed)
-            known = evaluate(probabilities, part.labels)
+            ap = average_precision(scores(model, loader), judged)
+            known = ap[~blind]
             return {
-                "score": _mean(ranked),
-                "known_map": known.map_c if known.scored else None,
-                "known_scored": known.scored,
+                "score": _mean(ap),
+                "known_map": _mean(known),
+                "known_scored": int(np.isfinite(known).sum()),
             }
 
         return validate
@@ -283,7 +282,7 @@ class _Session:
         thresholds = np.full(len(model.classes), 0.5)
         if len(validation.labels):
             probabilities = scores(model, self._loader(validation, 256))
-            thresholds = best_thresholds(probabilities, _assume_where_blind(validation.labels))
+            thresholds = best_thresholds(probabilities, _assume_where_blind(validation.labels)[0])
         if self.on_images and model.backbone is None:
             model = model.on_images(self.backbone).to(self.fabric.device).eval()
         trained = Trained(model, thresholds, self.settings.image_size, self.workers)
@@ -333,9 +332,9 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
     return float(np.nanmean(values)) if np.isfinite(values).any() else None
 
 
-def _assume_where_blind(labels: Labels) -> npt.NDArray[np.int8]:
-    """Return dense labels in which, for classes without one known absence, unknown counts as absent."""
+def _assume_where_blind(labels: Labels) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+    """Return dense labels in which unknown counts as absent for classes known absent nowhere, and which."""
     matrix = labels.dense()
     blind = labels.class_counts[1] == 0
     matrix[:, blind] = np.where(matrix[:, blind] == 0, -1, matrix[:, blind])
-    return matrix
+    return matrix, blind
