@@ -71,7 +71,7 @@ def sizes(full: Labels, features: np.ndarray, test: Labels, unseen: np.ndarray) 
 def choice(
     partial: Labels, method: str, schedule: str, features: np.ndarray, test: Labels, unseen: np.ndarray
 ) -> str:
-    """Return the test mAP of the epoch chosen by known labels, by positives against the rest, and of the last."""
+    """Return the test mAP of the epoch chosen by known labels, by positives against the rest, and last."""
     chosen = make(method)
     first, second = partial.divide(0.15, 0)
     training, validation = partial[first], partial[second]
