@@ -23,6 +23,7 @@ from tertium.model import Classifier
 from tertium.predict import scores
 from tertium.readers import read_labels
 from tertium.schemes import parse
+from tertium.splits import divide
 from tertium.training import train
 
 SCHEMES = ("full", "single_positive", "positives:0.3", "random:0.1", "random:0.3", "per_class:100")
@@ -73,7 +74,7 @@ def choice(
 ) -> str:
     """Return the test mAP of the epoch chosen by known labels, by positives against the rest, and last."""
     chosen = make(method)
-    first, second = partial.divide(0.15, 0)
+    first, second = divide(partial, 0.15, 0)
     training, validation = partial[first], partial[second]
     plan = replace(HEAD.resolved(len(training), 128, 1000), schedule=schedule, patience=99)
     model = Classifier(partial.classes, features.shape[1])

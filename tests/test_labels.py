@@ -108,28 +108,6 @@ def test_bad_input_is_named(call, message):
         call()
 
 
-def test_divide_is_stratified_and_repeatable(rng):
-    frequency = np.geomspace(0.5, 0.002, 30)
-    matrix = np.where(rng.random((3000, 30)) < frequency, 1, -1)
-    labels = Labels.from_dense(matrix)
-    first, second = labels.divide(0.15, seed=3)
-    assert sorted([*first, *second]) == list(range(3000))
-    assert abs(len(second) - 450) <= 5
-    for part in (first, second):
-        reached = (matrix[part] > 0).any(axis=0)
-        assert reached[(matrix > 0).sum(axis=0) >= 2].all()
-    again, _ = labels.divide(0.15, seed=3)
-    np.testing.assert_array_equal(first, again)
-    other, _ = labels.divide(0.15, seed=4)
-    assert not np.array_equal(first, other)
-
-
-@given(MATRICES, st.floats(0.05, 0.95), st.integers(0, 5))
-def test_divide_never_loses_a_row(matrix, fraction, seed):
-    first, second = Labels.from_dense(matrix).divide(fraction, seed)
-    assert sorted([*first, *second]) == list(range(len(matrix)))
-
-
 def test_save_and_load_are_mapped_and_equal(tmp_path, rng):
     labels = random_labels(rng, 50, 7)
     splits = pa.array(["train"] * 30 + ["test"] * 20).dictionary_encode()

@@ -72,7 +72,7 @@ def test_a_run_folder_holds_what_was_done(tmp_path, rng):
     assert settings["head"]["epochs"] == 3
     assert data["scheme"] == "full"
     assert data["training_images"] + data["validation_images"] == 300
-    assert len(data["validation"]) == data["validation_images"] == 44
+    assert len(data["validation"]) == data["validation_images"] == 45
     assert folder.records() == outcome.records
     assert folder.summary() == json.loads(json.dumps(outcome.summary))
     loaded = Trained.load(out)
@@ -200,8 +200,8 @@ def test_protocols_on_images(tmp_path, photos, protocol, quick, phases):
     names = labels.images.to_pylist()
     direct = outcome.trained.predict_proba(photos, names=names)
     np.testing.assert_allclose(loaded.predict_proba(photos, names=names), direct, atol=1e-6)
-    if protocol != "finetune":  # which needs more than two epochs
-        assert loaded.evaluate(labels, photos).map_c > 0.75
+    if protocol == "linear":  # the others need more than two epochs
+        assert loaded.evaluate(labels, photos).map_c > 0.8
 
 
 def test_bad_calls_leave_nothing_behind(tmp_path, photos, rng):

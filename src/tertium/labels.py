@@ -306,54 +306,6 @@ class Labels:
         counts = np.full(len(self), len(self.classes))
         return Labels(_offsets(counts), entries.reshape(-1), self.classes, self.images, self.splits)
 
-    def divide(self, fraction: float, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Split the rows in two, the second part holding about ``fraction`` of them.
-
-        Each image is grouped with its rarest known-present class and the groups are divided one by one, so
-        that rare classes reach both parts; a class known present in two or more images always does, unless
-        serving it would take the last image of another class.
-        """
-        if not 0 < fraction < 1:
-            raise InputError(f"the share of the second part must lie between 0 and 1, not {fraction}")
-        rng = np.random.default_rng(seed)
-        order = rng.permutation(len(self))
-        group = self._rarest_class()[order]
-        order = order[np.argsort(group, kind="stable")]  # by group, at random inside
-        # Along this order the running count of the second part never strays from its share by more than one.
-        steps = np.floor((np.arange(len(self)) + rng.random()) * fraction)
-        second = np.zeros(len(self), dtype=bool)
-        second[order[np.diff(steps, append=steps[-1:] if len(steps) else []) > 0]] = True
-        self._reach_both(second)
-        return np.flatnonzero(~second), np.flatnonzero(second)
-
-    def _rarest_class(self) -> npt.NDArray[np.int64]:
-        """Return for each image its known-present class with the fewest images; C where there is none."""
-        rows, columns, values = self.coo()
-        rows, columns = rows[values > 0], columns[values > 0]
-        rank = np.empty(len(self.classes), dtype=np.int64)
-        rank[np.argsort(self.class_counts[0], kind="stable")] = np.arange(len(self.classes))
-        rarest = np.full(len(self), len(self.classes))
-        np.minimum.at(rarest, rows, rank[columns])
-        return rarest
-
-    def _reach_both(self, second: npt.NDArray[np.bool_]) -> None:
-        """Move single images until every class that can stands in both parts."""
-        rows, columns, values = self.coo()
-        rows, columns = rows[values > 0], columns[values > 0]
-        by_class = rows[np.argsort(columns, kind="stable")]
-        ends = np.cumsum(self.class_counts[0])
-        inside = np.bincount(columns[second[rows]], minlength=len(self.classes))  # in the second part
-        total = self.class_counts[0]
-        for number in np.flatnonzero((total >= 2) & ((inside == 0) | (inside == total))):
-            for row in by_class[ends[number] - total[number] : ends[number]]:
-                entries = self.entries[self.offsets[row] : self.offsets[row + 1]]
-                mine = entries[entries > 0].astype(np.int64) - 1
-                left_behind = (inside if second[row] else total - inside)[mine] - 1
-                if (left_behind[total[mine] >= 2] >= 1).all():
-                    inside[mine] += -1 if second[row] else 1
-                    second[row] = not second[row]
-                    break
-
     def _gather(self, rows: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         starts = self.offsets[rows].astype(np.int64)
         counts = self.offsets[rows + 1] - starts

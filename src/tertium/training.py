@@ -28,6 +28,7 @@ from tertium.predict import Features, Images, Inputs, Trained, scores
 from tertium.progress import Progress
 from tertium.readers import read_labels
 from tertium.runs import RunFolder
+from tertium.splits import divide
 
 TRAIN, VALIDATION = "train", "val"
 
@@ -136,7 +137,7 @@ def _divide(
     source = Part(part, Inputs.named(images, features, part.images.to_pylist()))
     rows, held_out = np.searchsorted(used, rows), np.searchsorted(used, held_out)
     if not held_out.size and settings.validation and len(rows) > 1:
-        first, second = source.labels[rows].divide(settings.validation, settings.seed)
+        first, second = divide(source.labels[rows], settings.validation, settings.seed)
         rows, held_out = rows[first], rows[second]
     return source.select(rows), source.select(held_out)
 
@@ -323,7 +324,7 @@ def epoch_line(figures: Record) -> str:
     line = f"epoch {figures['epoch']}: loss {figures['loss']:.4f}"
     if figures["score"] is not None:
         line += f", validation {100 * figures['score']:.1f}"
-    if figures.get("known_map") is not None:
+    if figures.get("known_map") not in (None, figures["score"]):  # the same where no class is blind
         line += f", known-label mAP {100 * figures['known_map']:.1f} ({figures['known_scored']} classes)"
     return f"{line}, {figures['seconds']:.1f} s"
 

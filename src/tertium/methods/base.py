@@ -56,7 +56,7 @@ class Method:
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Return named scalars [] whose sum is minimised, from float32 logits [B, C]."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define terms")
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Write back what the step taught; runs without gradient."""

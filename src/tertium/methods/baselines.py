@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def smoothed(target: Tensor, smoothing: float) -> Tensor:
-    """Return targets that are off by ``smoothing``: 1 − s for present, s for absent."""
-    return target * (1 - 2 * smoothing) + smoothing
+def require_full(labels: Labels, name: str) -> None:
+    """Raise `InputError` if any label is unknown."""
+    if not labels.is_full:
+        total = len(labels) * len(labels.classes)
+        raise InputError(
+            f'"{name}" needs full labels, but {total - labels.known:,} of {total:,} are unknown; '
+            'choose another method, or "--unlisted absent" if unlisted means absent'
+        )
 
 
 @dataclass(frozen=True)
@@ -32,34 +37,11 @@ class Bce(Method):
 
     def check(self, labels: Labels) -> None:
         """Refuse labels that are not all known."""
-        if not labels.is_full:
-            unknown = len(labels) * len(labels.classes) - labels.known
-            raise InputError(
-                f'"{self.name}" needs full labels, but {unknown:,} of {len(labels) * len(labels.classes):,} '
-                'are unknown; choose another method, or "--unlisted absent" if unlisted means absent'
-            )
+        require_full(labels, self.name)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ where present, ℓ⁻ where absent."""
         return {"bce": F.binary_cross_entropy_with_logits(logits, batch.labels.gt(0).to(logits.dtype))}
-
-
-@dataclass(frozen=True)
-class BceLs(Bce):
-    """Binary cross-entropy on full labels with smoothed targets."""
-
-    smoothing: float = 0.1
-    name: ClassVar[str] = "bce_ls"
-    paper: ClassVar[str] = "Cole 2021"
-
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """The smoothed observed rate."""
-        return super().initial_rate(labels) * (1 - 2 * self.smoothing) + self.smoothing
-
-    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
-        """Mean over all entries against 1 − s where present, s where absent."""
-        target = smoothed(batch.labels.gt(0).to(logits.dtype), self.smoothing)
-        return {"bce": F.binary_cross_entropy_with_logits(logits, target)}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.baselines import smoothed
+from tertium.methods.baselines import require_full
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,8 +63,20 @@ class AnLs(Method):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries against 1 − s on the known positives, s elsewhere."""
-        target = smoothed(batch.labels.gt(0).to(logits.dtype), self.smoothing)
+        target = batch.labels.gt(0).to(logits.dtype) * (1 - 2 * self.smoothing) + self.smoothing
         return {"bce": F.binary_cross_entropy_with_logits(logits, target)}
+
+
+@dataclass(frozen=True)
+class BceLs(AnLs):
+    """Binary cross-entropy on full labels with smoothed targets."""
+
+    name: ClassVar[str] = "bce_ls"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, labels: Labels) -> None:
+        """Refuse labels that are not all known."""
+        require_full(labels, self.name)
 
 
 @dataclass(frozen=True)
