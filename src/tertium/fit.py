@@ -11,6 +11,8 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
@@ -18,11 +20,13 @@ from torch.nn.utils import clip_grad_norm_
 
 from tertium.config import Phase, Plan, Settings
 from tertium.data import Loader
+from tertium.distributed import all_mean
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods import Method
 from tertium.model import Average, Classifier
 from tertium.progress import Progress
+from tertium.state import SampleState
 
 Record = dict[str, Any]
 Validate = Callable[[Classifier], dict[str, float | None]]
@@ -33,9 +37,18 @@ class FitRun:
     """What a method may touch while it trains (`tertium.methods.Run`)."""
 
     labels: Labels
+    state: SampleState
     epochs: int
     rng: torch.Generator
+    features: Callable[[], npt.NDArray[Any]]
+    predictions: Callable[[Method], npt.NDArray[np.float32]]
+    all_mean: Callable[[Tensor], Tensor] = all_mean
     epoch: int = 0
+    lr: float = 0.0
+
+
+def _unavailable(*_: Any) -> Any:
+    raise InputError("this method needs more than a bare fit: call tertium.train")
 
 
 @dataclass(frozen=True)
@@ -66,17 +79,22 @@ def fit(
     fabric: Fabric,
     validate: Validate,
     seed: int = 0,
+    state: SampleState | None = None,
+    features: Callable[[], npt.NDArray[Any]] = _unavailable,
+    predictions: Callable[[Method], npt.NDArray[np.float32]] = _unavailable,
     record: Callable[[Record], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> Fitted:
     """Train ``model`` and return it as it was after its best epoch on the validation score.
 
     ``validate`` gives named figures, of which ``score`` decides; where it is None nothing is chosen and the
-    last epoch counts. ``record`` gets each epoch's figures as they come.
+    last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives a phase;
+    ``features`` and ``predictions`` are what a method may ask of its `Run`.
     """
     progress = progress or Progress()
     rng = torch.Generator(fabric.device).manual_seed(seed)
-    run = FitRun(labels, phase.epochs, rng)
+    state = state or SampleState(*labels.shape)
+    run = FitRun(labels, state, phase.epochs, rng, features, predictions)
     model.to(fabric.device)
     optimizer = _optimizer(model, phase)
     groups = optimizer.param_groups
@@ -94,7 +112,7 @@ def fit(
         model.train()
         for cpu_batch in loader.epoch(run.epoch):
             batch = cpu_batch.to(fabric.device)
-            _set_rate(groups, rate_factor(phase, (step + 0.5) / steps))
+            run.lr = _set_rate(groups, rate_factor(phase, (step + 0.5) / steps))
             logits = forward(batch.inputs)
             terms = method.terms(logits, batch, run)
             backward(reduce(add, terms.values()))
@@ -155,9 +173,11 @@ def _engine(fabric: Fabric, model: Classifier, optimizer: Any) -> tuple[Any, Any
     return module, fabric.backward, wrapped
 
 
-def _set_rate(groups: list[dict[str, Any]], factor: float) -> None:
+def _set_rate(groups: list[dict[str, Any]], factor: float) -> float:
+    """Set the rates of all groups; return that of the head, which comes first."""
     for group in groups:
         group["lr"] = group["peak"] * factor
+    return float(groups[0]["lr"])
 
 
 def rate_factor(phase: Phase, done: float) -> float:

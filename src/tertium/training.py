@@ -29,6 +29,7 @@ from tertium.progress import Progress
 from tertium.readers import read_labels
 from tertium.runs import RunFolder
 from tertium.splits import divide
+from tertium.state import SampleState
 
 TRAIN, VALIDATION = "train", "val"
 
@@ -177,6 +178,8 @@ class _Session:
         self.training, self.validation = training, validation
         self.fabric: Fabric = make_fabric(settings)
         self.folder: RunFolder | None = None
+        self.state = SampleState(*training.labels.shape)
+        self.head_parts: tuple[Part, ...] = ()
         self.started = time.perf_counter()
         self.records: list[Record] = []
         self.on_images = training.inputs.pictures is not None
@@ -187,7 +190,6 @@ class _Session:
 
     def prepare(self) -> None:
         """Do what may show that the inputs are at fault, before anything is written."""
-        classes = self.training.labels.classes
         if self.on_images:
             self.backbone = pretrained(self.settings.backbone, self.settings.weights)
         if "head" not in self.settings.phases():
@@ -195,14 +197,45 @@ class _Session:
                 assert part.inputs.pictures is not None
                 self.progress.start("checking images", len(part.inputs), "images")
                 check_pictures(part.inputs.pictures, self.progress.advance)
-            self.model = Classifier(classes, self.backbone.width, self.backbone)
+            self.model = Classifier(self.training.labels.classes, self.backbone.width, self.backbone)
         else:
-            self.head_parts = tuple(self._featured(part) for part in (self.training, self.validation))
-            inputs = self.head_parts[0].inputs.features
-            assert inputs is not None
-            self.model = Classifier(classes, inputs.shape[1])
-            self.model.standardise(inputs)
+            self.model = self._head_on_features()
         self.model.start_at(self.method.initial_rate(self.training.labels))
+
+    def _head_on_features(self) -> Classifier:
+        features = self._features()
+        model = Classifier(self.training.labels.classes, features.shape[1])
+        model.standardise(features)
+        return model
+
+    def _features(self) -> npt.NDArray[Any]:
+        """Return frozen features of the training images, for methods that ask for them."""
+        if not self.head_parts:
+            self.head_parts = tuple(self._featured(part) for part in (self.training, self.validation))
+        found = self.head_parts[0].inputs.features
+        assert found is not None
+        return found
+
+    def _predictions(self, method: Method) -> npt.NDArray[np.float32]:
+        """Train a temporary linear head with another method; return what it says of the training images."""
+        method.check(self.training.labels)
+        plan = self.settings.head
+        assert isinstance(plan, Plan)
+        model = self._head_on_features()
+        model.start_at(method.initial_rate(self.training.labels))
+        training, validation = self.head_parts
+        fitted = fit(
+            model,
+            method,
+            self._loader(training, plan.batch_size),
+            plan,
+            labels=training.labels,
+            fabric=self.fabric,
+            validate=self._validate(validation),
+            seed=self.settings.seed,
+            progress=self.progress,
+        )
+        return scores(fitted.model, self._loader(training, 256))
 
     def _featured(self, part: Part) -> Part:
         """Return the part with features, extracted where it has images."""
@@ -245,6 +278,9 @@ class _Session:
             fabric=self.fabric,
             validate=self._validate(validation),
             seed=self.settings.seed,
+            state=self.state,
+            features=self._features,
+            predictions=self._predictions,
             record=lambda figures: self._record({"phase": phase} | figures),
             progress=self.progress,
         )

@@ -14,22 +14,12 @@ from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.model import Classifier
-from tests.reference import REFERENCES
+from tertium.state import SampleState
+from tests.reference import DRAWS, EQUALS_BCE, REFERENCES, VARIANTS
 
 METHODS = sorted(methods.available())
-# Parameters off their defaults, so that each one is exercised too.
-VARIANTS = [(name, {}) for name in METHODS] + [
-    ("bce_ls", {"smoothing": 0.3}),
-    ("weighted_ignore", {"alpha": -2.0, "beta": 3.0, "gamma": 2.0}),
-    ("negative", {"positive_weight": 5.0}),
-    ("an_ls", {"smoothing": 0.2}),
-    ("sampled_negative", {"rate": 0.5}),
-    ("focal", {"gamma": 0.5}),
-    ("asl", {"gamma_positive": 1.0, "gamma_negative": 2.0, "clip": 0.0}),
-]
-DRAWS = {"sampled_negative"}  # draws at random: checked by expectation below instead of entry by entry
+CASES = [(name, {}) for name in METHODS] + VARIANTS
 FULL_ONLY = {"bce", "bce_ls"}  # say so through `check`
-EQUALS_BCE_WHEN_FULL = ("ignore", "weighted_ignore", "negative", "positive", "sampled_negative")
 
 
 def make(name, parameters=None):
@@ -41,35 +31,59 @@ def labels_of(rng, rows, columns, known=0.4):
     return torch.from_numpy((values * (rng.random((rows, columns)) < known)).astype(np.int8))
 
 
-def loss(method, logits, labels, seed=0):
-    batch = Batch(torch.empty(len(logits), 0), labels, torch.arange(len(logits)))
-    run = SimpleNamespace(
-        epoch=2,
+def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None):
+    """A small run whose training images are those of one batch."""
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(len(labels), 6)) if features is None else features
+    predictions = rng.random(labels.shape, dtype=np.float32) if predictions is None else predictions
+    known = Labels.from_dense(labels.numpy())
+    return SimpleNamespace(
+        epoch=epoch,
         epochs=10,
-        labels=Labels.from_dense(labels.numpy()),
+        lr=0.1,
+        labels=known,
+        state=SampleState(*known.shape),
         rng=torch.Generator().manual_seed(seed),
+        features=lambda: features,
+        predictions=lambda method: predictions,
+        all_mean=lambda value: value,
     )
+
+
+def started(method, run):
     method.prepare(run)
     method.before_epoch(run)
+    return run
+
+
+def step(method, logits, labels, run):
+    """Return the loss of one step on a run that has started."""
+    batch = Batch(torch.empty(len(logits), 0), labels, torch.arange(len(logits)))
     terms = method.terms(logits, batch, run)
     assert all(value.shape == () for value in terms.values())
-    method.after_step(logits, batch, run)
-    return sum(terms.values())
+    return sum(terms.values()), batch
+
+
+def loss(method, logits, labels, **about):
+    return step(method, logits, labels, started(method, make_run(labels, **about)))[0]
 
 
 def test_there_is_a_reference_for_every_loss():
     assert set(METHODS) - DRAWS == set(REFERENCES)
 
 
-@pytest.mark.parametrize(("name", "parameters"), [case for case in VARIANTS if case[0] not in DRAWS])
+@pytest.mark.parametrize(("name", "parameters"), [case for case in CASES if case[0] not in DRAWS])
 def test_value_and_gradient_agree_with_slow_loops(name, parameters, rng):
     method = make(name, parameters)
     logits = torch.from_numpy(rng.normal(scale=3, size=(4, 5)))  # float64
     labels = labels_of(rng, 4, 5)
     full = methods.parameters_of(method)
 
+    run = started(method, make_run(labels))
+    run.at = logits.tolist()
+
     def slow(values):
-        return REFERENCES[name](values.tolist(), labels.tolist(), **full)
+        return REFERENCES[name](values.tolist(), labels.tolist(), run, **full)
 
     logits.requires_grad_()
     fast = loss(method, logits, labels)
@@ -86,7 +100,7 @@ def test_value_and_gradient_agree_with_slow_loops(name, parameters, rng):
 
 @pytest.mark.parametrize("case", ["all unknown", "all known", "one row", "one class", "one entry"])
 @pytest.mark.parametrize("scale", [1.0, 100.0])
-@pytest.mark.parametrize(("name", "parameters"), VARIANTS)
+@pytest.mark.parametrize(("name", "parameters"), CASES)
 def test_finite_on_every_kind_of_batch(name, parameters, case, scale, rng):
     rows, columns = {"one row": (1, 6), "one class": (6, 1), "one entry": (1, 1)}.get(case, (6, 6))
     known = {"all unknown": 0.0, "all known": 1.0}.get(case, 0.4)
@@ -105,10 +119,36 @@ def test_permutations_of_rows_and_classes(name, rng):
         pytest.skip("draws at random for each entry")
     method = make(name)
     logits, labels = torch.from_numpy(rng.normal(size=(7, 6))).float(), labels_of(rng, 7, 6)
-    rows, columns = torch.randperm(7), torch.randperm(6)
-    straight = loss(method, logits, labels)
-    for moved in (logits[rows], labels[rows]), (logits[:, columns], labels[:, columns]):
-        torch.testing.assert_close(loss(method, *moved), straight)
+    features, predictions = rng.normal(size=(7, 5)), rng.random((7, 6), dtype=np.float32)
+    straight = loss(method, logits, labels, features=features, predictions=predictions)
+    rows, columns = rng.permutation(7), rng.permutation(6)
+    moved = loss(method, logits[rows], labels[rows], features=features[rows], predictions=predictions[rows])
+    torch.testing.assert_close(moved, straight)
+    moved = loss(
+        method, logits[:, columns], labels[:, columns], features=features, predictions=predictions[:, columns]
+    )
+    torch.testing.assert_close(moved, straight)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_state_survives_saving_and_loading(name, parameters, rng):
+    """Two steps, save, load, a third: the same loss as without the interruption."""
+    method = make(name, parameters)
+    labels = labels_of(rng, 6, 5)
+    kept = started(method, make_run(labels))
+    for _ in range(2):
+        logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
+        value, batch = step(method, logits, labels, kept)
+        value.backward()
+        with torch.no_grad():
+            method.after_step(logits, batch, kept)
+    loaded = make_run(labels, epoch=3)
+    loaded.state.load({key: value.clone() for key, value in kept.state.to_dict().items()})
+    loaded.rng.set_state(kept.rng.get_state())
+    kept.epoch = 3
+    logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
+    values = [step(method, logits, labels, started(method, run))[0] for run in (kept, loaded)]
+    assert torch.equal(*values)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -126,7 +166,7 @@ def test_bfloat16_training_gives_the_loss_float32_logits(name, rng):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_all_known_equals_bce_where_only_unknowns_differ(name, rng):
-    if name not in EQUALS_BCE_WHEN_FULL:
+    if name not in EQUALS_BCE:
         pytest.skip("differs from BCE on known labels too")
     logits, labels = torch.from_numpy(rng.normal(size=(5, 4))).float(), labels_of(rng, 5, 4, known=1.0)
     torch.testing.assert_close(loss(make(name), logits, labels), loss(make("bce"), logits, labels))
@@ -143,7 +183,7 @@ def test_known_labels_pull_their_own_way(name, rng):
     assert gradient[labels > 0].abs().sum() > 0
 
 
-@pytest.mark.parametrize(("name", "parameters"), VARIANTS)
+@pytest.mark.parametrize(("name", "parameters"), CASES)
 def test_parameters_survive_json(name, parameters):
     method = make(name, parameters)
     kept = json.loads(json.dumps(methods.parameters_of(method)))

@@ -7,7 +7,7 @@ def probability(z):
     return 1 / (1 + math.exp(-z))
 
 
-def focal(logits, labels, gamma):
+def focal(logits, labels, run, gamma):
     def entry(z, y):
         if y == 1:
             return (1 - probability(z)) ** gamma * loss_present(z)
@@ -16,7 +16,7 @@ def focal(logits, labels, gamma):
     return mean_over_entries(logits, labels, entry)
 
 
-def asl(logits, labels, gamma_positive, gamma_negative, clip):
+def asl(logits, labels, run, gamma_positive, gamma_negative, clip):
     def entry(z, y):
         p = probability(z)
         if y == 1:
@@ -28,3 +28,7 @@ def asl(logits, labels, gamma_positive, gamma_negative, clip):
 
 
 REFERENCES = {"focal": focal, "asl": asl}
+VARIANTS = [
+    ("focal", {"gamma": 0.5}),
+    ("asl", {"gamma_positive": 1.0, "gamma_negative": 2.0, "clip": 0.0}),
+]

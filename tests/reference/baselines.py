@@ -19,11 +19,11 @@ def mean_over_entries(logits, labels, entry):
     return total / (len(logits) * len(logits[0]))
 
 
-def bce(logits, labels):
-    return negative(logits, labels, positive_weight=1.0)
+def bce(logits, labels, run):
+    return negative(logits, labels, run, positive_weight=1.0)
 
 
-def smoothed(logits, labels, smoothing):
+def smoothed(logits, labels, run, smoothing):
     def entry(z, y):
         target = 1 - smoothing if y == 1 else smoothing
         return target * loss_present(z) + (1 - target) * loss_absent(z)
@@ -31,13 +31,13 @@ def smoothed(logits, labels, smoothing):
     return mean_over_entries(logits, labels, entry)
 
 
-def ignore(logits, labels):
+def ignore(logits, labels, run):
     return mean_over_entries(
         logits, labels, lambda z, y: {1: loss_present(z), -1: loss_absent(z), 0: 0.0}[int(y)]
     )
 
 
-def weighted_ignore(logits, labels, alpha, beta, gamma):
+def weighted_ignore(logits, labels, run, alpha, beta, gamma):
     total = 0.0
     for row_logits, row_labels in zip(logits, labels, strict=True):
         known = sum(1 for y in row_labels if y != 0)
@@ -50,21 +50,25 @@ def weighted_ignore(logits, labels, alpha, beta, gamma):
     return total / (len(logits) * len(logits[0]))
 
 
-def negative(logits, labels, positive_weight):
+def negative(logits, labels, run, positive_weight):
     return mean_over_entries(
         logits, labels, lambda z, y: positive_weight * loss_present(z) if y == 1 else loss_absent(z)
     )
 
 
-def positive(logits, labels):
+def positive(logits, labels, run):
     return mean_over_entries(logits, labels, lambda z, y: loss_absent(z) if y == -1 else loss_present(z))
 
 
 REFERENCES = {
     "bce": bce,
-    "bce_ls": smoothed,
     "ignore": ignore,
     "weighted_ignore": weighted_ignore,
     "negative": negative,
     "positive": positive,
 }
+VARIANTS = [
+    ("weighted_ignore", {"alpha": -2.0, "beta": 3.0, "gamma": 2.0}),
+    ("negative", {"positive_weight": 5.0}),
+]
+EQUALS_BCE = ("ignore", "weighted_ignore", "negative", "positive")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tertium.data import Batch
 from tertium.labels import Labels
+from tertium.state import SampleState
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -20,8 +21,22 @@ class Run(Protocol):
 
     epoch: int  # from 1
     epochs: int
+    lr: float  # of the head, at this step
     labels: Labels  # of the training images, in the order of ``Batch.index``
+    state: SampleState  # tables with a row for each training image, and named tensors
     rng: Generator
+
+    def features(self) -> npt.NDArray[Any]:
+        """Return frozen features [N, D] of the training images."""
+        ...
+
+    def predictions(self, method: Method) -> npt.NDArray[np.float32]:
+        """Return the probabilities [N, C] that a temporary model, trained with another method, gives."""
+        ...
+
+    def all_mean(self, value: Tensor) -> Tensor:
+        """Return the mean over all processes; gradients flow through it."""
+        ...
 
 
 @dataclass(frozen=True)
