@@ -39,8 +39,10 @@ def peak(call: Callable[[], Any]) -> int:
     return most
 
 
-def row(part: str, case: str, value: float, sign: str, bound: float) -> Row:
-    """Return a line of the table: a value beside its target."""
+def row(part: str, case: str, value: float, sign: str, bound: float | None) -> Row:
+    """Return a line of the table: a value beside its target, if there is one."""
+    if bound is None:
+        return {"part": part, "case": case, "value": value, "target": "", "met": None}
     met = value >= bound if sign == "≥" else value <= bound
     return {"part": part, "case": case, "value": value, "target": f"{sign} {bound:g}", "met": met}
 
@@ -48,7 +50,7 @@ def row(part: str, case: str, value: float, sign: str, bound: float) -> Row:
 def show(rows: Sequence[Row]) -> None:
     """Print lines of the table."""
     for each in rows:
-        met = "met" if each["met"] else "NOT MET"
+        met = {True: "met", False: "NOT MET", None: ""}[each["met"]]
         print(
             f"{each['part']:<16} {each['case']:<66} {each['value']:>9.3g}  {each['target']:>8}  {met}",
             flush=True,

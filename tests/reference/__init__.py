@@ -3,8 +3,8 @@
 A module here has the name of the file in ``tertium.methods`` that it checks, and may define:
 
 - ``REFERENCES``: for each method a function ``(logits, labels, run, **parameters)`` that returns the loss.
-  ``run`` is as the method left it after ``prepare`` and ``before_epoch``; ``run.at`` are the logits around which
-  differences are taken: a weight that the method detaches is computed from these instead.
+  ``run`` is as the method left it after ``prepare`` and ``before_epoch``. ``run.at`` are the logits around
+  which differences are taken: a weight that the method detaches is computed from these instead.
 - ``VARIANTS``: (name, parameters) off the defaults, to exercise each parameter.
 - ``EQUALS_BCE``: methods that equal BCE on fully labelled data.
 - ``DRAWS``: methods that draw at random for each entry, and are checked by expectation elsewhere.

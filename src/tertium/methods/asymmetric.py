@@ -52,12 +52,19 @@ class Asl(Method):
 
         p_m = max(p − clip, 0). With clip > 0 the logarithm stays finite without help.
         """
-        positive = batch.labels.gt(0)
-        miss = F.logsigmoid(-logits)  # log(1 − p)
+        chance = logits.sigmoid()
         if self.clip > 0:
-            shifted = (logits.sigmoid() - self.clip).clamp(min=0)
-            absent = shifted**self.gamma_negative * -torch.log1p(-shifted)
+            shifted = (chance - self.clip).clamp(min=0)
+            absent = -_power(shifted, self.gamma_negative) * torch.log1p(-shifted)
         else:
-            absent = logits.sigmoid() ** self.gamma_negative * -miss
-        present = (self.gamma_positive * miss).exp() * -F.logsigmoid(logits)
+            absent = -_power(chance, self.gamma_negative) * F.logsigmoid(-logits)
+        present = -F.logsigmoid(logits)
+        if self.gamma_positive:
+            present = (self.gamma_positive * F.logsigmoid(-logits)).exp() * present
+        positive = batch.labels.gt(0)
         return {"asl": torch.where(positive, present, absent).mean()}
+
+
+def _power(base: Tensor, exponent: float) -> Tensor:
+    """Return base^exponent; the usual 4 takes two squarings, which are several times as fast."""
+    return base.square().square() if exponent == 4 else base**exponent

@@ -13,6 +13,7 @@ from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
+from tertium.methods.known import known_bce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,11 +67,8 @@ class Ignore(Method):
         return (present + 0.5) / (present + absent + 1)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
-        """Sum over known entries, divided by B·C. Gathers them: most of B·C is never touched."""
-        rows, columns = batch.labels.nonzero(as_tuple=True)
-        target = batch.labels[rows, columns].gt(0).to(logits.dtype)
-        known = F.binary_cross_entropy_with_logits(logits[rows, columns], target, reduction="sum")
-        return {"known": known / logits.numel()}
+        """Sum over known entries, divided by B·C."""
+        return {"known": known_bce(logits, batch.labels)}
 
 
 @dataclass(frozen=True)
@@ -86,14 +84,8 @@ class WeightedIgnore(Ignore):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Sum over known entries, each with its image's weight, divided by B·C."""
-        rows, columns = batch.labels.nonzero(as_tuple=True)
-        target = batch.labels[rows, columns].gt(0).to(logits.dtype)
-        share = rows.bincount(minlength=len(logits)) / logits.shape[1]  # [B]
-        weight = self.alpha * share**self.gamma + self.beta
-        known = F.binary_cross_entropy_with_logits(
-            logits[rows, columns], target, weight=weight[rows], reduction="sum"
-        )
-        return {"known": known / logits.numel()}
+        share = batch.labels.ne(0).sum(dim=1).to(logits.dtype) / logits.shape[1]  # [B]
+        return {"known": known_bce(logits, batch.labels, self.alpha * share**self.gamma + self.beta)}
 
 
 @dataclass(frozen=True)

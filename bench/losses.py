@@ -1,0 +1,106 @@
+"""Each method's step, forward and backward, beside torch's BCE-with-logits on full labels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from bench.measure import Row, paired_ratio, row, show
+from tertium import methods
+from tertium.data import Batch
+from tertium.labels import Labels
+from tertium.methods import Method
+from tertium.state import SampleState
+
+# shape → known labels an image, repeats
+SHAPES = {(64, 80): (8, 41), (256, 9600): (7, 7)}
+# method → target at each shape; a method that targets.md does not name is measured too
+TARGETS = {
+    "negative": (1.6, 1.7),
+    "an_ls": (1.6, 1.7),
+    "wan": (1.6, 1.7),
+    "ignore": (1.6, 0.15),
+    "epr": (3.5, 1.7),
+    "role": (6.5, 5.5),
+    "ll_r": (3.6, 2.7),
+    "ll_ct": (3.6, 2.7),
+    "selective": (4.0, 3.5),
+    "asl": (5.7, 6.0),
+    "p_asl": (5.7, 6.0),
+}
+
+
+def rows() -> list[Row]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = []
+    for place, (shape, (known, repeats)) in enumerate(SHAPES.items()):
+        labels, logits = problem(shape, known)
+        for name in methods.available():
+            ratio = measure(methods.make(name), logits, labels, repeats)
+            bound = TARGETS[name][place] if name in TARGETS else None
+            found.append(
+                row("loss step", f"{name} at {shape[0]}×{shape[1]}, eager: times BCE", ratio, "≤", bound)
+            )
+    torch.set_num_threads(threads)
+    return found
+
+
+def problem(shape: tuple[int, int], known: int) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    labels = np.zeros(shape, dtype=np.int8)
+    columns = np.argsort(rng.random((shape[0], min(shape[1], 200))), axis=1)[:, :known]
+    np.put_along_axis(
+        labels, columns, rng.choice(np.array([-1, 1], dtype=np.int8), size=columns.shape), axis=1
+    )
+    logits = torch.from_numpy(rng.normal(-3, 2, size=shape).astype(np.float32)).requires_grad_()
+    return torch.from_numpy(labels), logits
+
+
+def measure(method: Method, logits: torch.Tensor, labels: torch.Tensor, repeats: int) -> float:
+    batch = Batch(torch.empty(len(logits), 0), labels, torch.arange(len(logits)))
+    run = make_run(labels)
+    method.prepare(run)
+    method.before_epoch(run)
+    target = labels.gt(0).float()
+    times = 20 if logits.numel() < 1e5 else 1
+
+    def plain() -> None:
+        for _ in range(times):
+            logits.grad = None
+            binary_cross_entropy_with_logits(logits, target).backward()
+
+    def ours() -> None:
+        for _ in range(times):
+            logits.grad = None
+            sum(method.terms(logits, batch, run).values()).backward()
+            with torch.no_grad():
+                method.after_step(logits, batch, run)
+
+    plain()
+    ours()
+    return paired_ratio(plain, ours, repeats)
+
+
+def make_run(labels: torch.Tensor) -> Any:
+    rng = np.random.default_rng(0)
+    known = Labels.from_dense(labels.numpy())
+    return SimpleNamespace(
+        epoch=3,
+        epochs=10,
+        lr=3e-4,
+        labels=known,
+        state=SampleState(*known.shape),
+        rng=torch.Generator().manual_seed(0),
+        features=lambda: rng.normal(size=(len(labels), 16)).astype(np.float32),
+        predictions=lambda method: rng.random(labels.shape, dtype=np.float32),
+        all_mean=lambda value: value,
+    )
+
+
+if __name__ == "__main__":
+    show(rows())
