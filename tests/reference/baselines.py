@@ -37,19 +37,6 @@ def ignore(logits, labels, run):
     )
 
 
-def weighted_ignore(logits, labels, run, alpha, beta, gamma):
-    total = 0.0
-    for row_logits, row_labels in zip(logits, labels, strict=True):
-        known = sum(1 for y in row_labels if y != 0)
-        if known == 0:
-            continue
-        weight = alpha * (known / len(row_labels)) ** gamma + beta
-        for z, y in zip(row_logits, row_labels, strict=True):
-            if y != 0:
-                total += weight * (loss_present(z) if y == 1 else loss_absent(z))
-    return total / (len(logits) * len(logits[0]))
-
-
 def negative(logits, labels, run, positive_weight):
     return mean_over_entries(
         logits, labels, lambda z, y: positive_weight * loss_present(z) if y == 1 else loss_absent(z)
@@ -63,12 +50,10 @@ def positive(logits, labels, run):
 REFERENCES = {
     "bce": bce,
     "ignore": ignore,
-    "weighted_ignore": weighted_ignore,
     "negative": negative,
     "positive": positive,
 }
 VARIANTS = [
-    ("weighted_ignore", {"alpha": -2.0, "beta": 3.0, "gamma": 2.0}),
     ("negative", {"positive_weight": 5.0}),
 ]
-EQUALS_BCE = ("ignore", "weighted_ignore", "negative", "positive")
+EQUALS_BCE = ("ignore", "negative", "positive")

@@ -72,23 +72,6 @@ class Ignore(Method):
 
 
 @dataclass(frozen=True)
-class WeightedIgnore(Ignore):
-    """Learn from known labels only, each image weighted by α·r^γ + β, r being its share of known labels."""
-
-    alpha: float = -4.45
-    beta: float = 5.45
-    gamma: float = 1.0
-    name: ClassVar[str] = "weighted_ignore"
-    paper: ClassVar[str] = "Durand 2019"
-    aliases: ClassVar[tuple[str, ...]] = ("wne", "wce")
-
-    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
-        """Sum over known entries, each with its image's weight, divided by B·C."""
-        share = batch.labels.ne(0).sum(dim=1).to(logits.dtype) / logits.shape[1]  # [B]
-        return {"known": known_bce(logits, batch.labels, self.alpha * share**self.gamma + self.beta)}
-
-
-@dataclass(frozen=True)
 class Negative(Method):
     """Call every unknown label absent."""
 
