@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -52,13 +52,13 @@ SplitName = Annotated[
 def tertium() -> None:
     """Train multi-label image classifiers when most labels are unknown.
 
-    A label is [bold]present[/], [bold]absent[/], or [bold]not known yet[/].
+    A label is **present**, **absent**, or **not known yet**.
 
-    [bold]Start here[/]
+    **Start here**
 
-      tertium demo                                             try it on built-in scenes
+      tertium demo — try it on built-in scenes
 
-      tertium describe labels.csv                              what is in a label file
+      tertium describe labels.csv — what is in a label file
 
       tertium train --labels labels.csv --images photos/ --out runs/first
 
@@ -85,7 +85,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder to write the run to.")],
     images: ImagesFolder = None,
     features: FeaturesFile = None,
-    method: Annotated[str | None, typer.Option(help="See `tertium methods`.  [default: negative]")] = None,
+    method: Annotated[str | None, typer.Option(help="See `tertium methods` (default: negative).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML, or config.json of an earlier run.")] = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     classes: ClassesFile = None,
@@ -96,7 +96,7 @@ def train(
 ) -> None:
     """Train a classifier on images or on ready features.
 
-    [bold]Examples[/]
+    **Examples**
 
       tertium train --labels labels.csv --images photos/ --out runs/first
 
@@ -144,7 +144,7 @@ def evaluate(
 ) -> None:
     """Compare a trained model with known labels.
 
-    [bold]Example[/]
+    **Example**
 
       tertium evaluate runs/first --labels labels.csv --images photos/ --split test
 
@@ -186,7 +186,7 @@ def predict(
 ) -> None:
     """Write the probability of each class for each image.
 
-    [bold]Examples[/]
+    **Examples**
 
       tertium predict runs/first --images new/ --out predictions.csv
 
@@ -217,7 +217,7 @@ def describe(
 ) -> None:
     """Say what a label file holds, and which annotation setting it resembles.
 
-    [bold]Example[/]
+    **Example**
 
       tertium describe labels.csv
     """
@@ -248,10 +248,10 @@ def simulate(
 ) -> None:
     """Hide labels as an annotation process would, to try methods where the truth is known.
 
-    [bold]Schemes[/]: full · random:KEEP · positives:KEEP · single_positive · per_image:POSITIVES,NEGATIVES ·
+    **Schemes**: full · random:KEEP · positives:KEEP · single_positive · per_image:POSITIVES,NEGATIVES ·
     per_class:N · balanced:KEEP,NEGATIVES · hierarchy (with --tree) · federated:KEEP,NEGATIVES
 
-    [bold]Examples[/]
+    **Examples**
 
       tertium simulate labels.csv --unlisted absent --scheme random:0.1 --only train --out partial.csv
 
@@ -283,7 +283,7 @@ def methods(
 ) -> None:
     """List the methods: name, paper, one line, parameters with defaults.
 
-    [bold]Examples[/]
+    **Examples**
 
       tertium methods
 
@@ -330,7 +330,7 @@ def report(
 ) -> None:
     """Write one HTML page about runs: table, curves, classes.
 
-    [bold]Example[/]
+    **Example**
 
       tertium report runs/first runs/second --out report.html
     """
@@ -349,7 +349,7 @@ def demo(
 ) -> None:
     """Render scenes with known truth, hide most labels, train several methods, compare.
 
-    [bold]Example[/]
+    **Example**
 
       tertium demo --out runs/demo
     """
@@ -370,7 +370,7 @@ def scenes(
 ) -> None:
     """Write rendered scenes with full labels, to try the commands on.
 
-    [bold]Example[/]
+    **Example**
 
       tertium scenes photos --count 600
 
