@@ -66,6 +66,8 @@ def test_files(tmp_path):
         ({"protocol": "liner"}, 'did you mean "linear"'),
         ({"validation": 1}, "validation share"),
         ({"image_size": 8}, "at least 32"),
+        ({"boost": 0.5}, "boost must be at least 1"),
+        ({"boost": 5}, "boost needs the protocol"),
         ({"seed": True}, "whole number"),
     ],
 )

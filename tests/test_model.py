@@ -113,6 +113,31 @@ def test_a_head_moves_behind_a_backbone(shipped):
     torch.testing.assert_close(whole(images), head(shipped(images)))
 
 
+def test_boost_multiplies_positive_places(shipped):
+    images = torch.randint(0, 256, (2, 3, 96, 96), dtype=torch.uint8)
+    plain = Classifier(["a", "b"], shipped.width, shipped).eval()
+    nn.init.normal_(plain.head.weight, std=0.1)
+    nn.init.normal_(plain.head.bias)
+    boosted = plain.on_images(shipped, boost=5.0).eval()
+    maps = shipped.maps(images)
+    torch.testing.assert_close(maps.mean(dim=(2, 3)), shipped(images))
+    places = torch.einsum("bdhw,cd->bchw", maps, plain.head.weight) + plain.head.bias[:, None, None]
+    torch.testing.assert_close(plain(images), places.mean(dim=(2, 3)), atol=1e-4, rtol=1e-4)
+    expected = (places.clamp(min=0) * 5 + places.clamp(max=0)).mean(dim=(2, 3))
+    torch.testing.assert_close(boosted(images), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_boost_is_kept_with_the_model(tmp_path, shipped):
+    save_model(Classifier(["a"], shipped.width, shipped, boost=5.0), tmp_path, np.array([0.5]), 96)
+    assert load_model(tmp_path)[0].boost == 5.0
+
+
+def test_boost_needs_an_averaged_map():
+    backbone = Backbone("vit_tiny_patch16_224")
+    with pytest.raises(InputError, match="does not average a map"):
+        backbone.maps(torch.zeros(1, 3, 224, 224, dtype=torch.uint8))
+
+
 def test_weights_from_files(tmp_path, shipped):
     state = {name: value.contiguous() for name, value in shipped.net.state_dict().items()}
     save_file(state | {"bn1.bias": state["bn1.bias"] + 0.5}, tmp_path / "w.safetensors")

@@ -188,7 +188,7 @@ WHOLE_QUICK = {"whole.epochs": 2, "whole.batch_size": 8}
     [
         ("linear", HEAD_QUICK, ["head"] * 8),
         ("linear_init", HEAD_QUICK | WHOLE_QUICK, ["head"] * 8 + ["whole"] * 2),
-        ("finetune", WHOLE_QUICK, ["whole"] * 2),
+        ("finetune", WHOLE_QUICK | {"boost": 5}, ["whole"] * 2),
     ],
 )
 def test_protocols_on_images(tmp_path, photos, protocol, quick, phases):

@@ -85,6 +85,7 @@ class Settings:
     backbone: str = "tf_efficientnet_lite0"
     weights: str | None = None  # a file, "random", or those that an installed package ships
     image_size: int = 224
+    boost: float = 1.0  # factor on positive class activations before pooling; where the backbone is trained
     validation: float = 0.15  # share of the training images, where the labels name no "val" split
     seed: int = 0
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
@@ -96,6 +97,12 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.validation < 1:
             raise InputError(f"the validation share must lie in [0, 1), not {self.validation}")
+        if not self.boost >= 1:
+            raise InputError(f"boost must be at least 1, not {self.boost}")
+        if self.boost > 1 and "whole" not in self.phases():
+            raise InputError(
+                "boost needs the protocol finetune or linear_init: pooled features have no places"
+            )
         if self.image_size < 32:
             raise InputError(f"image_size must be at least 32, not {self.image_size}")
 

@@ -48,9 +48,18 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Scale the pixels as the network was trained, and pool what it finds."""
-        pixels = images.contiguous(memory_format=torch.channels_last)
-        features: Tensor = self.net((pixels - self.mean) / self.std)
+        features: Tensor = self.net(self._scaled(images))
         return features
+
+    def maps(self, images: Tensor) -> Tensor:
+        """Return the features before pooling [B, D, H, W]; their mean over H × W are the pooled ones."""
+        found: Tensor = self.net.forward_features(self._scaled(images))
+        if found.ndim != 4 or found.shape[1] != self.width or self.net.global_pool.pool_type != "avg":
+            raise InputError(f'"{self.name}" does not average a map of features, which boost needs')
+        return found
+
+    def _scaled(self, images: Tensor) -> Tensor:
+        return (images.contiguous(memory_format=torch.channels_last) - self.mean) / self.std
 
 
 def pretrained(name: str = DEFAULT_BACKBONE, weights: str | Path | None = None) -> Backbone:
@@ -109,15 +118,23 @@ def _load_weights(path: Path) -> dict[str, Tensor]:
 
 
 class Classifier(nn.Module):
-    """Embed, standardise, and score each class with one linear unit."""
+    """Embed, standardise, and score each class with one linear unit.
+
+    With ``boost`` above 1 a class is scored at each place of the backbone's map, positive scores are
+    multiplied by it, and the mean over all places counts (Kim 2023, BoostLU): a small object that was found
+    is not averaged away.
+    """
 
     center: Tensor
     scale: Tensor
 
-    def __init__(self, classes: Sequence[str], width: int, backbone: Backbone | None = None) -> None:
+    def __init__(
+        self, classes: Sequence[str], width: int, backbone: Backbone | None = None, boost: float = 1.0
+    ) -> None:
         super().__init__()
         self.classes = tuple(classes)
         self.backbone = backbone
+        self.boost = boost
         self.register_buffer("center", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
         self.head = nn.Linear(width, len(classes))
@@ -131,9 +148,16 @@ class Classifier(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return float32 logits [B, C] from images, or from features where there is no backbone."""
+        if self.boost != 1 and self.backbone is not None:
+            return self._boosted(self.backbone.maps(inputs))
         features = inputs if self.backbone is None else self.backbone(inputs)
         logits: Tensor = self.head((features - self.center) * self.scale)
         return logits.float()
+
+    def _boosted(self, maps: Tensor) -> Tensor:
+        places = (maps.movedim(1, -1) - self.center) * self.scale  # [B, H, W, D]
+        scores = self.head(places).float()
+        return torch.where(scores > 0, self.boost * scores, scores).mean(dim=(1, 2))
 
     def standardise(self, features: npt.NDArray[Any]) -> None:
         """Take the mean and the spread of training features, so that one learning rate suits all of them."""
@@ -146,9 +170,9 @@ class Classifier(nn.Module):
         with torch.no_grad():
             self.head.bias.copy_(torch.logit(torch.from_numpy(rate)))
 
-    def on_images(self, backbone: Backbone) -> Classifier:
+    def on_images(self, backbone: Backbone, boost: float = 1.0) -> Classifier:
         """Return the same head behind a backbone."""
-        whole = Classifier(self.classes, self.width, backbone)
+        whole = Classifier(self.classes, self.width, backbone, boost)
         whole.load_state_dict(self.state_dict(), strict=False)
         return whole
 
@@ -203,6 +227,7 @@ def save_model(model: Classifier, folder: Path, thresholds: npt.NDArray[np.float
             "backbone": None if model.backbone is None else model.backbone.name,
             "image_size": None if model.backbone is None else size,
             "width": model.width,
+            "boost": model.boost,
             "classes": list(model.classes),
             "thresholds": [round(float(value), 6) for value in thresholds],
         },
@@ -214,7 +239,7 @@ def load_model(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     about = read_json(folder / "model.json")
     try:
         backbone = None if about["backbone"] is None else Backbone(about["backbone"])
-        model = Classifier(about["classes"], about["width"], backbone)
+        model = Classifier(about["classes"], about["width"], backbone, about["boost"])
         model.load_state_dict(_load_weights(folder / "model.safetensors"))
     except (KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{folder}: the model is damaged ({str(error).splitlines()[0]})") from None

@@ -197,7 +197,8 @@ class _Session:
                 assert part.inputs.pictures is not None
                 self.progress.start("checking images", len(part.inputs), "images")
                 check_pictures(part.inputs.pictures, self.progress.advance)
-            self.model = Classifier(self.training.labels.classes, self.backbone.width, self.backbone)
+            classes, boost = self.training.labels.classes, self.settings.boost
+            self.model = Classifier(classes, self.backbone.width, self.backbone, boost)
         else:
             self.model = self._head_on_features()
         self.model.start_at(self.method.initial_rate(self.training.labels))
@@ -260,7 +261,7 @@ class _Session:
             fitted = self._fit("head", training, validation)
             self.model = fitted.model
             if self.on_images and "whole" in phases:
-                self.model = fitted.model.on_images(self.backbone)
+                self.model = fitted.model.on_images(self.backbone, self.settings.boost)
         if "whole" in phases:
             training, validation = self.training, self.validation
             fitted = self._fit("whole", training, validation)

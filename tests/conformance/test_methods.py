@@ -31,12 +31,16 @@ def labels_of(rng, rows, columns, known=0.4):
     return torch.from_numpy((values * (rng.random((rows, columns)) < known)).astype(np.int8))
 
 
-def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None):
+def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None, names=None):
     """A small run whose training images are those of one batch."""
     rng = np.random.default_rng(1)
     features = rng.normal(size=(len(labels), 6)) if features is None else features
     predictions = rng.random(labels.shape, dtype=np.float32) if predictions is None else predictions
-    known = Labels.from_dense(labels.numpy())
+    images, classes = names or (
+        [f"i{n}" for n in range(len(labels))],
+        [f"c{n}" for n in range(labels.shape[1])],
+    )
+    known = Labels.from_dense(labels.numpy(), images=images, classes=classes)
     return SimpleNamespace(
         epoch=epoch,
         epochs=10,
@@ -120,14 +124,21 @@ def test_permutations_of_rows_and_classes(name, rng):
     method = make(name)
     logits, labels = torch.from_numpy(rng.normal(size=(7, 6))).float(), labels_of(rng, 7, 6)
     features, predictions = rng.normal(size=(7, 5)), rng.random((7, 6), dtype=np.float32)
-    straight = loss(method, logits, labels, features=features, predictions=predictions)
-    rows, columns = rng.permutation(7), rng.permutation(6)
-    moved = loss(method, logits[rows], labels[rows], features=features[rows], predictions=predictions[rows])
-    torch.testing.assert_close(moved, straight)
-    moved = loss(
-        method, logits[:, columns], labels[:, columns], features=features, predictions=predictions[:, columns]
-    )
-    torch.testing.assert_close(moved, straight)
+    images, classes = np.array([f"i{n}" for n in range(7)]), np.array([f"c{n}" for n in range(6)])
+
+    def permuted(rows, columns):
+        return loss(
+            method,
+            logits[rows][:, columns],
+            labels[rows][:, columns],
+            features=features[rows],
+            predictions=predictions[rows][:, columns],
+            names=(images[rows].tolist(), classes[columns].tolist()),
+        )
+
+    straight = permuted(np.arange(7), np.arange(6))
+    torch.testing.assert_close(permuted(rng.permutation(7), np.arange(6)), straight)
+    torch.testing.assert_close(permuted(np.arange(7), rng.permutation(6)), straight)
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)

@@ -20,11 +20,77 @@ def ranking(logits, labels, run):
     return total / (len(logits) * len(logits[0]))
 
 
-REFERENCES = {"wan": wan, "an_ls": smoothed, "bce_ls": smoothed, "ranking": ranking}
+def sigmoid(z):
+    return 1 / (1 + math.exp(-z)) if z > 0 else math.exp(z) / (1 + math.exp(z))
+
+
+def expected(labels):
+    """k where none is given: from the whole training labels, class by class."""
+    table = labels.dense().tolist()
+    per_image = [sum(1 for y in row if y == 1) for row in table]
+    if not any(y == -1 for row in table for y in row):
+        seen = [count for count in per_image if count > 0]
+        return max(sum(seen) / len(seen), 1) if seen else 1
+    columns = [[row[c] for row in table] for c in range(len(table[0]))]
+    both = [column for column in columns if -1 in column]
+    average = (sum(column.count(1) for column in both) + 0.5) / (
+        sum(column.count(1) + column.count(-1) for column in both) + 1
+    )
+    total = 0.0
+    for column in columns:
+        present, absent = column.count(1), column.count(-1)
+        total += (present + average) / (present + absent + 1) if absent else present / len(table)
+    return max(total, sum(per_image) / len(table))
+
+
+def known(z, y):
+    return {1: loss_present(z), -1: loss_absent(z), 0: 0.0}[int(y)]
+
+
+def excess(logits, k):
+    mean = sum(sigmoid(z) for row in logits for z in row) / len(logits)
+    return ((mean - k) / len(logits[0])) ** 2
+
+
+def epr(logits, labels, run, k, strength):
+    k = expected(run.labels) if k is None else k
+    return mean_over_entries(logits, labels, known) + strength * excess(logits, k)
+
+
+def role(logits, estimates, targets, estimate_targets, labels, run, k, strength, lr_factor, optimizer):
+    """Both kinds of targets are the logits and the estimates where they stand still."""
+
+    def half(inputs, others):
+        total = 0.0
+        for row, target_row in zip(inputs, others, strict=True):
+            for z, t in zip(row, target_row, strict=True):
+                total += sigmoid(t) * loss_present(z) + (1 - sigmoid(t)) * loss_absent(z)
+        return epr(inputs, labels, run, k, strength) + total / (len(inputs) * len(inputs[0]))
+
+    return (half(logits, estimate_targets) + half(estimates, targets)) / 2
+
+
+def role_of_logits(logits, labels, run, **parameters):
+    """The estimates are where the run has them; the battery moves the logits only."""
+    estimates = run.state.table("role").values.tolist()
+    return role(logits, estimates, run.at, estimates, labels, run, **parameters)
+
+
+REFERENCES = {
+    "wan": wan,
+    "an_ls": smoothed,
+    "bce_ls": smoothed,
+    "ranking": ranking,
+    "epr": epr,
+    "role": role_of_logits,
+}
 VARIANTS = [
     ("bce_ls", {"smoothing": 0.3}),
     ("an_ls", {"smoothing": 0.2}),
     ("sampled_negative", {"rate": 0.5}),
+    ("epr", {"k": 2.5, "strength": 3.0}),
+    ("role", {"k": 2.5, "strength": 3.0, "lr_factor": 2.0}),
+    ("role", {"optimizer": "dense"}),
 ]
 EQUALS_BCE = ("sampled_negative",)
 DRAWS = ("sampled_negative",)

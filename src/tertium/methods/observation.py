@@ -1,0 +1,108 @@
+"""The observation likelihood: say what was observed, not what an unknown label is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tertium.data import Batch
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.methods.base import Method, Run
+from tertium.methods.curves import Curve, bce, mean_loss
+
+_MOST_PRESENT = 0.9  # of a class's unknown labels: a guess at k must not make a class certain
+_HIGHEST = 1 - 1e-6  # propensity: the logarithm of the rest stays finite
+
+
+@dataclass(frozen=True)
+class Likelihood(Method):
+    """Explain which labels are known: an unknown one is absent as far as a present one would have been seen.
+
+    A present label of class c is annotated with probability e⁺_c, an absent one with e⁻_c. Then a known
+    present label has the likelihood p, a known absent one 1 − p (both up to a constant), and an unknown one
+    p·(1 − e⁺_c) + (1 − p)·(1 − e⁻_c). With e⁺ = e⁻ an unknown label says nothing (`ignore`), with e⁺ → 1 it
+    is absent (`negative`).
+
+    The propensities follow from the class frequencies π: e⁺_c = n⁺_c/(N·π_c), e⁻_c = n⁻_c/(N·(1 − π_c)).
+    Here π comes from the labels alone. With ``labels_per_image`` = k, the expected number of present labels,
+    every class is assumed to be annotated alike: π_c = n⁺_c/N · k/(known positives per image), but no more
+    than if nine in ten unknown labels of the class were present. Without it, π is the share of positives
+    among the known labels, as if these had been drawn at random: then e⁺ = e⁻, and this is `ignore`. To
+    estimate π better, from scores, is what a later `auto` will add.
+    """
+
+    labels_per_image: float | None = None
+    name: ClassVar[str] = "likelihood"
+    paper: ClassVar[str] = "Tertium"
+
+    def __post_init__(self) -> None:
+        if self.labels_per_image is not None and not self.labels_per_image > 0:
+            raise InputError(f"labels_per_image of likelihood must be above 0, not {self.labels_per_image}")
+
+    def check(self, labels: Labels) -> None:
+        """Refuse positives only without ``labels_per_image``, and more of them than it allows."""
+        present, absent = labels.class_counts
+        if self.labels_per_image is None:
+            if not absent.any():
+                raise InputError(
+                    f'"{self.name}" needs labels_per_image, the present labels to expect in an image: '
+                    "no label is known to be absent, so nothing says how many of the unknown ones are present"
+                )
+            return
+        seen = present.sum() / max(len(labels), 1)
+        if not seen <= self.labels_per_image <= len(labels.classes):
+            raise InputError(
+                f"labels_per_image of {self.name} is {self.labels_per_image:g}, but {seen:.3g} of "
+                f"{len(labels.classes)} labels per image are already known to be present"
+            )
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """The class frequencies π."""
+        present, absent = (count + 0.5 for count in labels.class_counts)
+        if self.labels_per_image is None:
+            share: npt.NDArray[np.float64] = present / (present + absent)
+            return share
+        observed = present / (len(labels) + 1)
+        seen = labels.class_counts[0].sum() / max(len(labels), 1)
+        scaled = observed * (self.labels_per_image / seen if seen else 1.0)
+        hidden = 1 - observed - absent / (len(labels) + 1)
+        return np.clip(scaled, observed, observed + _MOST_PRESENT * hidden)
+
+    def propensities(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """Return e⁺ and e⁻ [2, C].
+
+        The counts carry the half that π carries, so that labels dropped at random give e⁺ = e⁻ exactly.
+        """
+        present, absent = (count + 0.5 for count in labels.class_counts)
+        rate = self.initial_rate(labels)
+        found = np.stack([present / rate, absent / (1 - rate)]) / (len(labels) + 1)
+        return np.minimum(found, _HIGHEST)
+
+    def prepare(self, run: Run) -> None:
+        """Keep the propensities [2, C]."""
+        run.state.tensors["propensity"] = torch.from_numpy(self.propensities(run.labels))
+
+    def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
+        """Mean over all entries."""
+        missed = torch.log1p(-run.state.tensors["propensity"]).to(logits.device, logits.dtype)  # [2, C]
+        unknown = partial(_unknown, missed_present=missed[0], missed_absent=missed[1])
+        return {"likelihood": mean_loss(logits, batch.labels, unknown, bce)}
+
+
+def _unknown(logits: Tensor, missed_present: Tensor, missed_absent: Tensor) -> Curve:
+    """−log(p·a + (1 − p)·b) from log a and log b [C].
+
+    That is −log b + log(1 + eᶻ) − log(1 + eᶻ·a/b). The slope is p minus the probability of presence given
+    that nobody annotated the label; equal propensities make it exactly 0.
+    """
+    if_missed = logits + (missed_present - missed_absent)
+    loss = F.logsigmoid(-if_missed).sub_(F.logsigmoid(-logits)).sub_(missed_absent)
+    return loss, logits.sigmoid().sub_(if_missed.sigmoid_())

@@ -1,0 +1,126 @@
+"""Nearest images and the distances between classes, from features [N, D] of a frozen network."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tertium.errors import InputError
+from tertium.labels import Labels
+
+Distance = Literal["cosine", "euclidean"]
+Floats = npt.NDArray[Any]
+
+_BLOCK = 1 << 23  # similarities held at a time: 32 MB, beyond which each allocation faults its pages in anew
+
+
+def normalise(features: npt.ArrayLike) -> Floats:
+    """Return the rows scaled to length 1, in float32 or better; a row of zeros stays as it is.
+
+    Features that have this form already are returned themselves, not copied.
+
+    >>> normalise([[3.0, 4.0], [0.0, 0.0]])
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    """
+    rows = np.asarray(features)
+    rows = rows.astype(np.result_type(rows, np.float32), copy=False)
+    length = np.sqrt(np.einsum("nd,nd->n", rows, rows))  # [N]
+    if not np.isfinite(length).all():
+        raise InputError("the features hold values that are not finite numbers")
+    if (np.abs(length - 1) < 4 * np.finfo(rows.dtype).eps).all():
+        return rows
+    unit: Floats = rows / np.where(length > 0, length, 1)[:, None]
+    return unit
+
+
+def nearest(
+    features: npt.ArrayLike, k: int, *, distance: Distance = "cosine"
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return for each row its k nearest other rows, nearest first, and how far they are: both [N, k].
+
+    Exact: block by block, all similarities by a matrix product, then the k largest. With N rows nothing has
+    more than N − 1 neighbours, so k is cut to that.
+
+    >>> nearest([[0.0], [1.0], [5.0]], k=1, distance="euclidean")
+    (array([[1],
+           [0],
+           [1]]), array([[1.],
+           [1.],
+           [4.]]))
+    """
+    rows = np.asarray(features)
+    rows = (
+        normalise(rows) if distance == "cosine" else rows.astype(np.result_type(rows, np.float32), copy=False)
+    )
+    count = len(rows)
+    k = min(k, count - 1)
+    index = np.empty((count, max(k, 0)), dtype=np.int64)
+    far = np.empty(index.shape, dtype=rows.dtype)
+    if k < 1:
+        return index, far
+    points = torch.from_numpy(np.ascontiguousarray(rows))
+    # |a − b|² = |a|² + |b|² − 2ab, so among all b the nearest have the largest ab − |b|²/2.
+    offset = points.square().sum(dim=1) / -2 if distance == "euclidean" else points.new_zeros(count)
+    size = max(1, _BLOCK // count)
+    similar = points.new_empty(min(size, count), count)
+    for start in range(0, count, size):
+        block = points[start : start + size]
+        found = torch.addmm(offset, block, points.T, out=similar[: len(block)])
+        found[torch.arange(len(block)), torch.arange(start, start + len(block))] = -torch.inf  # itself
+        chosen = found.topk(k).indices  # [B, k]
+        index[start : start + size] = chosen.numpy()
+        far[start : start + size] = _between(block, points, chosen, distance).numpy()
+    return index, far
+
+
+def _between(
+    block: torch.Tensor, points: torch.Tensor, chosen: torch.Tensor, distance: Distance
+) -> torch.Tensor:
+    """Return the distances [B, k] to the chosen points, without the rounding of |a|² + |b|² − 2ab.
+
+    One neighbour rank at a time, so that no more than [B, D] numbers are held.
+    """
+    ranks = [points[column] for column in chosen.T]
+    if distance == "euclidean":
+        return torch.stack([(block - other).norm(dim=1) for other in ranks], dim=1)
+    return torch.stack([1 - (block * other).sum(dim=1) for other in ranks], dim=1).clamp(min=0)
+
+
+def class_medians(features: npt.ArrayLike, labels: Labels) -> Floats:
+    """Return for each class the coordinate-wise median [C, D] over the images where it is known present.
+
+    The row of a class that is known present nowhere is NaN.
+    """
+    rows = np.asarray(features)
+    rows = rows if rows.dtype == np.float64 else rows.astype(np.float32, copy=False)
+    images, columns, values = labels.coo()
+    images, columns = images[values > 0], columns[values > 0]
+    order = np.argsort(columns, kind="stable")
+    # Classes have different numbers of images, so each is its own median: C calls, once.
+    groups = np.split(images[order], np.cumsum(labels.class_counts[0])[:-1])
+    medians = np.full((len(labels.classes), rows.shape[1]), np.nan, dtype=rows.dtype)
+    for column, group in enumerate(groups):
+        if len(group):
+            medians[column] = np.median(rows[group], axis=0)
+    return medians
+
+
+def distances(points: npt.ArrayLike, *, distance: Distance = "cosine") -> Floats:
+    """Return the distances [P, P] between points [P, D]; NaN where one of the two is NaN.
+
+    >>> distances([[1.0, 0.0], [0.0, 2.0]])
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    given = np.asarray(points, dtype=np.float64)  # few points, so precision costs nothing
+    length = np.sqrt(np.einsum("pd,pd->p", given, given))
+    if distance == "cosine":
+        given = given / np.where(length == 0, 1, length)[:, None]
+        return np.maximum(1 - given @ given.T, 0)
+    both = torch.from_numpy(given)
+    found: Floats = torch.cdist(both, both, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    return found
