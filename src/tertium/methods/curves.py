@@ -58,15 +58,28 @@ def power(base: Tensor, exponent: float) -> Tensor:
 
 
 def resting_rate(labels: Labels, unknown: Unknown, known: Known) -> npt.NDArray[np.float64]:
-    """Return per class the rate at which these losses leave a bias alone, found by halving."""
+    """Return per class the rate at which these losses leave a bias alone."""
     present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
     hidden = len(labels) + 1 - present - absent
-    low, high = torch.full_like(present, -_REACH), torch.full_like(present, _REACH)
     one = torch.ones_like(present)
+
+    def slope(bias: Tensor) -> Tensor:
+        return present * known(bias, one)[1] + absent * known(bias, -one)[1] + hidden * unknown(bias)[1]
+
+    return rate_at_rest(slope, len(labels.classes))
+
+
+def rate_at_rest(slope: Callable[[Tensor], Tensor], classes: int) -> npt.NDArray[np.float64]:
+    """Return per class the sigmoid of the logit [C] where a slope that rises through 0 does so, by halving.
+
+    >>> rate_at_rest(lambda logit: logit.sigmoid() - 0.25, classes=2)
+    array([0.25, 0.25])
+    """
+    low, high = (torch.full((classes,), end, dtype=torch.float64) for end in (-_REACH, _REACH))
     for _ in range(_HALVINGS):
-        bias = (low + high) / 2
-        slope = present * known(bias, one)[1] + absent * known(bias, -one)[1] + hidden * unknown(bias)[1]
-        low, high = torch.where(slope < 0, bias, low), torch.where(slope < 0, high, bias)
+        logit = (low + high) / 2
+        rising = slope(logit) < 0
+        low, high = torch.where(rising, logit, low), torch.where(rising, high, logit)
     rate: npt.NDArray[np.float64] = torch.sigmoid((low + high) / 2).numpy()
     return rate
 

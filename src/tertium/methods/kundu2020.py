@@ -21,6 +21,7 @@ from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
+from tertium.methods.curves import rate_at_rest
 from tertium.neighbours import class_medians, distances, nearest, normalise
 
 if TYPE_CHECKING:
@@ -238,18 +239,15 @@ class LabelSoftening(Method):
             raise InputError(f"the temperature of ls must be at least {_COLDEST}, not {self.temperature}")
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """Where the gradient of the whole data set vanishes; it grows with the logit, so halving finds it."""
-        present, absent = labels.class_counts
-        unknown = len(labels) - present - absent
-        low, high = np.full(len(present), -20.0), np.full(len(present), 20.0)
-        for _ in range(50):
-            z = (low + high) / 2
-            p, soft = 1 / (1 + np.exp(-z)), 1 / (1 + np.exp(np.clip(-z / self.temperature, -700, 700)))
-            pull = (absent + 0.5) * p + unknown * soft / self.temperature
-            too_high = pull > self.positive_weight * (present + 0.5) * (1 - p)
-            low, high = np.where(too_high, low, z), np.where(too_high, z, high)
-        rate: npt.NDArray[np.float64] = 1 / (1 + np.exp(-(low + high) / 2))
-        return rate
+        """Where the gradient of the whole data set vanishes."""
+        present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
+        unknown = len(labels) + 1 - present - absent
+
+        def slope(logit: Tensor) -> Tensor:
+            p, soft = logit.sigmoid(), (logit / self.temperature).sigmoid() / self.temperature
+            return absent * p + unknown * soft - self.positive_weight * present * (1 - p)
+
+        return rate_at_rest(slope, len(labels.classes))
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ (weighted) and ℓ⁻ where known, −logsigmoid(−z/T) where unknown."""
