@@ -220,23 +220,10 @@ class _Session:
     def _predictions(self, method: Method) -> npt.NDArray[np.float32]:
         """Train a temporary linear head with another method; return what it says of the training images."""
         method.check(self.training.labels)
-        plan = self.settings.head
-        assert isinstance(plan, Plan)
         model = self._head_on_features()
         model.start_at(method.initial_rate(self.training.labels))
-        training, validation = self.head_parts
-        fitted = fit(
-            model,
-            method,
-            self._loader(training, plan.batch_size),
-            plan,
-            labels=training.labels,
-            fabric=self.fabric,
-            validate=self._validate(validation),
-            seed=self.settings.seed,
-            progress=self.progress,
-        )
-        return scores(fitted.model, self._loader(training, 256))
+        fitted = self._fit(model, method, "head", *self.head_parts)
+        return scores(fitted.model, self._loader(self.head_parts[0], 256))
 
     def _featured(self, part: Part) -> Part:
         """Return the part with features, extracted where it has images."""
@@ -258,35 +245,47 @@ class _Session:
         training, validation = self.training, self.validation
         if "head" in phases:
             training, validation = self.head_parts
-            fitted = self._fit("head", training, validation)
+            fitted = self._phase("head", training, validation)
             self.model = fitted.model
             if self.on_images and "whole" in phases:
                 self.model = fitted.model.on_images(self.backbone, self.settings.boost)
         if "whole" in phases:
             training, validation = self.training, self.validation
-            fitted = self._fit("whole", training, validation)
+            fitted = self._phase("whole", training, validation)
             self.model = fitted.model
         return self._finish(fitted, validation)
 
-    def _fit(self, phase: str, training: Part, validation: Part) -> Fitted:
-        plan: Plan = getattr(self.settings, phase)
-        fitted = fit(
+    def _phase(self, phase: str, training: Part, validation: Part) -> Fitted:
+        fitted = self._fit(
             self.model,
             self.method,
+            phase,
+            training,
+            validation,
+            state=self.state,
+            features=self._features,
+            predictions=self._predictions,
+            record=lambda figures: self._record({"phase": phase} | figures),
+        )
+        self._say(f"best epoch of the {phase} phase: {fitted.best_epoch}")
+        return fitted
+
+    def _fit(
+        self, model: Classifier, method: Method, phase: str, training: Part, validation: Part, **offers: Any
+    ) -> Fitted:
+        plan: Plan = getattr(self.settings, phase)
+        return fit(
+            model,
+            method,
             self._loader(training, plan.batch_size),
             plan,
             labels=training.labels,
             fabric=self.fabric,
             validate=self._validate(validation),
             seed=self.settings.seed,
-            state=self.state,
-            features=self._features,
-            predictions=self._predictions,
-            record=lambda figures: self._record({"phase": phase} | figures),
             progress=self.progress,
+            **offers,
         )
-        self._say(f"best epoch of the {phase} phase: {fitted.best_epoch}")
-        return fitted
 
     def _loader(self, part: Part, batch_size: int) -> Any:
         size, seed = self.settings.image_size, self.settings.seed

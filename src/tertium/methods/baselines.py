@@ -29,6 +29,15 @@ def require_full(labels: Labels, name: str) -> None:
         )
 
 
+def require_absent(labels: Labels, name: str) -> None:
+    """Raise `InputError` if no label is known to be absent."""
+    if not (labels.entries < 0).any():
+        raise InputError(
+            f'"{name}" needs some labels that are known to be absent, but there are none; '
+            'with positives only choose "negative", "an_ls" or "wan"'
+        )
+
+
 @dataclass(frozen=True)
 class Bce(Method):
     """Binary cross-entropy on full labels; an unknown label is an error."""
@@ -55,11 +64,7 @@ class Ignore(Method):
 
     def check(self, labels: Labels) -> None:
         """Refuse labels with nothing absent: calling everything present would be perfect."""
-        if not (labels.entries < 0).any():
-            raise InputError(
-                f'"{self.name}" needs some labels that are known to be absent, but there are none; '
-                'with positives only choose "negative", "an_ls" or "wan"'
-            )
+        require_absent(labels, self.name)
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """The share of positives among the known labels."""

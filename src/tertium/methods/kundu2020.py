@@ -21,6 +21,7 @@ from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
+from tertium.methods.baselines import require_absent
 from tertium.methods.curves import rate_at_rest
 from tertium.neighbours import class_medians, distances, nearest, normalise
 
@@ -131,12 +132,8 @@ class SoftExposure(Method):
 
     ``temperature="equation"`` is |T| = exp(β·(1 − d)) + γ as eq. 8 prints it, which leaves the closest labels
     almost without gradient; ``"prose"`` is |T| = exp(β·d) + γ, which trusts the closest most, as the paper's
-    words do. The equation is the default because it scored higher: test mAP, equation against prose, under
-    balanced:0.1 36.0 : 35.0 (se_l 36.9 : 36.6, se_i 37.8 : 37.0), under positives:0.3 45.7 : 38.5 (se_i
-    46.9 : 42.7); there `negative` with ``positive_weight=5`` has 38.4 and 48.0. To repeat it: 4,000 training
-    images of shared/data/coco, ``np.sort(np.random.default_rng(0).permutation(20_000)[:4_000])``, unlisted
-    labels absent; ``train(parse(scheme).apply(labels, seed), features=..., method=..., temperature=...,
-    epochs=8, seed=seed)``; ``map_c`` on the 10,000 test images, mean of the seeds 0 and 1.
+    words do. The equation is the default because it scored higher in four of six comparisons on held-out
+    training images (docs/readings.md).
     """
 
     positive_weight: float = 5.0
@@ -163,8 +160,8 @@ class SoftExposure(Method):
         """The observed rate, moved by the weight of the positives, as if all unknown labels were absent.
 
         Eq. 8 rests near it, since it takes labels far from all that is known as absent in full. What the
-        known labels alone give is closer to where the prose and `se_l` rest, but starting there cost 2 to 28
-        points of mAP in the measurement that `SoftExposure` tells of.
+        known labels alone give is closer to where the prose and `se_l` rest, but models that started there
+        were worse.
         """
         present, _ = labels.class_counts
         weighted = self.positive_weight * (present + 0.5)
@@ -205,11 +202,7 @@ class SoftExposureLabels(SoftExposure):
 
     def check(self, labels: Labels) -> None:
         """Refuse labels with nothing absent: every unknown label would be left out."""
-        if not (labels.entries < 0).any():
-            raise InputError(
-                f'"{self.name}" needs some labels that are known to be absent, but there are none; '
-                'with positives only choose "negative", "an_ls" or "wan"'
-            )
+        require_absent(labels, self.name)
 
 
 @dataclass(frozen=True)
