@@ -34,9 +34,7 @@ class Pseudo(Method):
     ``penalty`` doubles the loss of images where the model finds nothing. Of an image's unknown labels each
     enters with probability ``share``, drawn anew each time; None takes them all.
 
-    The paper does not give its share. Measured on COCO features with 4,000 training images, as mAP on 4,000
-    other training images, means of three seeds under random:0.3 / single_positive: all 45.9 / 51.2, a share
-    of 0.3 45.1 / 51.1, of 0.1 43.6 / 50.8. So the default takes all, which also draws nothing.
+    The paper does not give its share; taking all was never worse (docs/readings.md), and draws nothing.
     """
 
     balance: bool = True
@@ -60,10 +58,7 @@ class Pseudo(Method):
             raise InputError(f'"{self.name}" needs some known labels, but there are none')
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """The share of positives among the known labels, moved by α and β over the whole training set.
-
-        Measured as above with one seed: 46.3 / 50.8, from the observed rate 45.1 / 45.8.
-        """
+        """The share of positives among the known labels, moved by α and β over the whole training set."""
         present, absent = labels.class_counts
         alpha, beta = 1.0, 1.0
         if self.balance:

@@ -33,9 +33,7 @@ class Em(Method):
     cross-entropy of weight ``beta``. The authors' beta is 0.02 for VOC, 0.9 for COCO, 0.2 for NUS, 0.4 for
     CUB; their warm-up 3 to 5 of 10 epochs.
 
-    The defaults are the authors' for COCO; measurement did not decide beta. On COCO features, 4,000 training
-    images with single positives, mAP on 4,000 other training images, three seeds: 48.3, 51.1, 51.6 without
-    ``apl``; 50.6, 51.1, 51.6 with beta 0.02; 48.6, 50.4, 51.6 with 0.2; 49.7, 51.2, 51.7 with 0.9.
+    The defaults are the authors' for COCO.
     """
 
     alpha: float = 0.1
@@ -62,8 +60,7 @@ class Em(Method):
         """Where the known labels and the pull of the entropy towards one half balance.
 
         With absences that is close to the share of positives among the known labels. With positives only it
-        lies above one half: from the observed rate training would have to lift every class first (measured as
-        above, first seed: 45.5 instead of 48.3).
+        lies above one half: from the observed rate training would have to lift every class first.
         """
         present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
         pull = self.alpha * (len(labels) + 1 - present - absent).clamp(min=0)
