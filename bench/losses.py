@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from bench.measure import Row, paired_ratio, row, show
+from bench.measure import Row, medians, paired_ratio, row, show
 from tertium import methods
 from tertium.data import Batch
 from tertium.labels import Labels
@@ -46,8 +46,28 @@ def rows() -> list[Row]:
             found.append(
                 row("loss step", f"{name} at {shape[0]}×{shape[1]}, eager: times BCE", ratio, "≤", bound)
             )
+    found.append(
+        row("state", "role's update of a 65,000×80 table, batch 64: milliseconds", update(), "≤", 1.0)
+    )
     torch.set_num_threads(threads)
     return found
+
+
+def update() -> float:
+    """Return the milliseconds that `role` takes to write a step back."""
+    labels, _ = problem((65_000, 80), 8)
+    run, method = make_run(labels), methods.make("role")
+    method.prepare(run)
+    rng = np.random.default_rng(0)
+    seconds = []
+    for _ in range(200):
+        rows = torch.from_numpy(rng.choice(65_000, size=64, replace=False))
+        logits = torch.randn(64, 80, requires_grad=True)
+        batch = Batch(torch.empty(64, 0), labels[rows], rows)
+        sum(method.terms(logits, batch, run).values()).backward()
+        with torch.no_grad():
+            seconds += medians([lambda logits=logits, batch=batch: method.after_step(logits, batch, run)], 1)
+    return 1e3 * float(np.median(seconds))
 
 
 def problem(shape: tuple[int, int], known: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,8 +98,6 @@ def measure(method: Method, logits: torch.Tensor, labels: torch.Tensor, repeats:
         for _ in range(times):
             logits.grad = None
             sum(method.terms(logits, batch, run).values()).backward()
-            with torch.no_grad():
-                method.after_step(logits, batch, run)
 
     plain()
     ours()
