@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tertium.methods import known
-from tertium.methods.known import known_bce, known_entries
+from tertium.methods.known import assumed_bce, known_bce, known_entries
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (16, 8), (3, 7), (1, 1), (40, 50)])
@@ -29,6 +29,41 @@ def test_gathering_equals_masking(monkeypatch, weighted, share, rng):
         value.backward()
         found.append((value.detach(), logits.grad))
     torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"positive_weight": 5.0},
+        {"absent_weight": 0.1},
+        {"smoothing": 0.1},
+        {"positive_weight": 2.0, "smoothing": 0.2},
+    ],
+)
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_assuming_the_rest_absent_is_the_same_in_both_ways(monkeypatch, settings, share, rng):
+    labels = torch.from_numpy(
+        (rng.choice([-1, 1], size=(12, 20)) * (rng.random((12, 20)) < share)).astype(np.int8)
+    )
+    found = []
+    for limit in (0, 10**9):
+        monkeypatch.setattr(known, "_GATHER_FROM", limit)
+        logits = torch.from_numpy(10 * np.random.default_rng(5).normal(size=(12, 20))).requires_grad_()
+        value = 3 * assumed_bce(logits, labels, **settings)
+        value.backward()
+        found.append((value.detach(), logits.grad))
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_extreme_logits_stay_exact(monkeypatch):
+    """A confident mistake costs what it should, and has its gradient, in float32 too."""
+    monkeypatch.setattr(known, "_GATHER_FROM", 0)
+    logits = torch.tensor([[-100.0, 100.0]], requires_grad=True)
+    value = assumed_bce(logits, torch.tensor([[1, 0]], dtype=torch.int8))
+    value.backward()
+    assert value.item() == 100.0
+    assert logits.grad.tolist() == [[-0.5, 0.5]]
 
 
 def test_the_gathered_gradient_is_that_of_finite_differences(monkeypatch, rng):

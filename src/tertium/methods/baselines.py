@@ -13,7 +13,7 @@ from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.known import known_bce
+from tertium.methods.known import assumed_bce, known_bce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,7 @@ class Bce(Method):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ where present, ℓ⁻ where absent."""
-        return {"bce": F.binary_cross_entropy_with_logits(logits, batch.labels.gt(0).to(logits.dtype))}
+        return {"bce": assumed_bce(logits, batch.labels)}
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,7 @@ class Negative(Method):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries; ℓ⁺ counts ``positive_weight`` times."""
-        target = batch.labels.gt(0).to(logits.dtype)
-        weight = None if self.positive_weight == 1 else logits.new_tensor(self.positive_weight)
-        return {"bce": F.binary_cross_entropy_with_logits(logits, target, pos_weight=weight)}
+        return {"bce": assumed_bce(logits, batch.labels, positive_weight=self.positive_weight)}
 
 
 @dataclass(frozen=True)

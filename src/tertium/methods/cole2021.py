@@ -16,7 +16,7 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import require_full
-from tertium.methods.known import known_bce
+from tertium.methods.known import assumed_bce, known_bce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,9 +45,7 @@ class Wan(Method):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ on the known positives and the weak ℓ⁻ elsewhere."""
-        target = batch.labels.gt(0).to(logits.dtype)
-        weak = _even_share(logits.shape[1])
-        return {"bce": F.binary_cross_entropy_with_logits(logits, target, target * (1 - weak) + weak)}
+        return {"bce": assumed_bce(logits, batch.labels, absent_weight=_even_share(logits.shape[1]))}
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,7 @@ class AnLs(Method):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries against 1 − s on the known positives, s elsewhere."""
-        target = batch.labels.gt(0).to(logits.dtype) * (1 - 2 * self.smoothing) + self.smoothing
-        return {"bce": F.binary_cross_entropy_with_logits(logits, target)}
+        return {"bce": assumed_bce(logits, batch.labels, smoothing=self.smoothing)}
 
 
 @dataclass(frozen=True)

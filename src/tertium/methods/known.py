@@ -1,4 +1,4 @@
-"""BCE on known entries alone, at a cost that hardly depends on how many are unknown."""
+"""BCE on known entries alone, or with all others called absent: quick because most labels are unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_GATHER_FROM = 2**16  # entries from which gathering the known ones beats a mask over all
+_GATHER_FROM = 2**16  # entries from which gathering the few beats a mask over all
 
 
 def known_entries(labels: Tensor) -> Tensor:
@@ -57,3 +57,59 @@ class _KnownBce(torch.autograd.Function):
         gradient = slope.new_zeros(ctx.shape)
         gradient.view(-1)[places] = slope * outer[0]
         return gradient, None, None, None
+
+
+def assumed_bce(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    positive_weight: float = 1.0,
+    absent_weight: float = 1.0,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """Return the mean over all entries of BCE in which everything that is not known present is absent.
+
+    Targets are 1 − smoothing and smoothing; either side has a weight.
+    """
+    if logits.numel() >= _GATHER_FROM:
+        weights = (positive_weight, absent_weight, smoothing)
+        loss: Tensor = _AssumedBce.apply(logits, labels, *weights)
+        return loss
+    present = labels.gt(0).to(logits.dtype)
+    weight = None
+    if positive_weight != absent_weight:
+        weight = present * (positive_weight - absent_weight) + absent_weight
+    target = present * (1 - 2 * smoothing) + smoothing if smoothing else present
+    return F.binary_cross_entropy_with_logits(logits, target, weight)
+
+
+class _AssumedBce(torch.autograd.Function):
+    """Value and gradient in one go: all entries as if absent, then the few positives put right.
+
+    With softplus(z) = log(1 + eᶻ), ℓ⁻ is softplus(z) and ℓ⁺ is softplus(z) − z.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, labels: Tensor, positive: float, absent: float, smoothing: float
+    ) -> Tensor:
+        count = logits.numel()
+        places = known_entries(labels)
+        places = places[labels.reshape(-1)[places] > 0]
+        chosen = logits.reshape(-1)[places]
+        both = F.softplus(chosen)
+        value = absent * F.softplus(logits).sum()
+        value += (positive * (both - (1 - smoothing) * chosen) - absent * (both - smoothing * chosen)).sum()
+        gradient = logits.sigmoid()
+        if smoothing:
+            value -= absent * smoothing * logits.sum()
+            gradient -= smoothing
+        gradient *= absent / count
+        gradient.view(-1)[places] = (chosen.sigmoid() - (1 - smoothing)) * (positive / count)
+        ctx.save_for_backward(gradient)
+        return value / count
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer[0], None, None, None, None
