@@ -213,7 +213,11 @@ SEEN = []
 
 
 def test_the_estimated_prior_ranks_classes_where_counts_cannot(rng):
-    """The same number of labels for every class: only a model can tell which are frequent."""
+    """The same number of labels for every class: only a model can tell which are frequent.
+
+    An easy problem on purpose: noisier features gave 0.25 and 0.44, and on COCO features the prior under
+    per_class:100 hardly ranks at all. It shows that the estimate reaches the loss, not that it is good.
+    """
     frequency = rng.permutation(np.geomspace(0.06, 0.6, 12))
     truth = np.where(rng.random((800, 12)) < frequency, 1, -1)
     features = (truth + 0.4 * rng.normal(size=truth.shape)) @ rng.normal(size=(12, 12))

@@ -70,7 +70,7 @@ class Plan(Phase):
     patience: int
 
 
-# Chosen by measurement, see docs/training.md.
+# docs/training.md says which of these were measured: those of the head. WHOLE holds customary values.
 HEAD = Phase(None, None, 3e-4, 0.0, 1.0, "cosine", 0.1, 0.0, 0.0, None)
 WHOLE = Phase(None, None, 1e-3, 1e-4, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
 

@@ -134,9 +134,7 @@ def fit(
         records.append(figures)
         best.offer(run.epoch, figures.get("score"), judged)
         if run.epoch - best.epoch >= phase.patience:
-            progress.note(
-                f"stopped after epoch {run.epoch}: no better validation score since epoch {best.epoch}"
-            )
+            progress.note(f"stopped after epoch {run.epoch}: no better score since epoch {best.epoch}")
             break
     judged.load_state_dict(best.state)
     return Fitted(judged.eval(), records, best.epoch)

@@ -119,7 +119,7 @@ class Selective(PAsl):
     exp(−α·prior). ``likelihood=False`` and ``prior=None`` switch either off.
 
     A rank is the default, since the prior's scale is that of the known labels: with as many known absent as
-    present in each class, `ignore` puts every class of COCO far above the authors' eta of 0.05.
+    present in each class, `ignore` puts every class of COCO above an eta of 0.05. The paper gives no eta.
     """
 
     likelihood: bool = True

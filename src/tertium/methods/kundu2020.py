@@ -133,7 +133,7 @@ class SoftExposure(Method):
     ``temperature="equation"`` is |T| = exp(β·(1 − d)) + γ as eq. 8 prints it, which leaves the closest labels
     almost without gradient; ``"prose"`` is |T| = exp(β·d) + γ, which trusts the closest most, as the paper's
     words do. The equation is the default because it scored higher in four of six comparisons on held-out
-    training images (docs/readings.md).
+    training images, most of them within the spread of the seeds (docs/readings.md).
     """
 
     positive_weight: float = 5.0

@@ -34,7 +34,7 @@ class Pseudo(Method):
     ``penalty`` doubles the loss of images where the model finds nothing. Of an image's unknown labels each
     enters with probability ``share``, drawn anew each time; None takes them all.
 
-    The paper does not give its share; taking all was never worse (docs/readings.md), and draws nothing.
+    The paper does not give its share; taking all is the default (docs/readings.md compares).
     """
 
     balance: bool = True
