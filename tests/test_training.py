@@ -204,6 +204,19 @@ def test_protocols_on_images(tmp_path, photos, protocol, quick, phases):
         assert loaded.evaluate(labels, photos).map_c > 0.8
 
 
+def test_the_head_is_kept_where_training_everything_makes_it_worse(photos, tmp_path):
+    """A ruinous second phase must not cost what the first one found."""
+    quick = {**HEAD_QUICK, **WHOLE_QUICK, "protocol": "linear_init", "image_size": 64}
+    ruin = {"whole.lr": 10.0, "whole.backbone_lr": 10.0, "whole.ema": 0.0, "whole.clip": 0.0}
+    linear = train(photos / "labels.csv", photos, config={"image_size": 64, **HEAD_QUICK})
+    both = train(photos / "labels.csv", photos, config=quick | ruin, out=tmp_path / "run")
+    assert both.summary["phase"] == "head"
+    assert both.summary["validation_score"] == linear.summary["validation_score"]
+    expected = linear.trained.predict_proba(photos)
+    np.testing.assert_allclose(both.trained.predict_proba(photos), expected, atol=1e-6)
+    np.testing.assert_allclose(Trained.load(tmp_path / "run").predict_proba(photos), expected, atol=1e-6)
+
+
 def test_bad_calls_leave_nothing_behind(tmp_path, photos, rng):
     features, labels = problem(rng)
     out = tmp_path / "run"

@@ -59,6 +59,11 @@ class Fitted:
     records: list[Record]
     best_epoch: int
 
+    @property
+    def score(self) -> float | None:
+        """The validation score of the best epoch, if there is one."""
+        return self.records[self.best_epoch - 1].get("score")
+
 
 def make_fabric(settings: Settings) -> Fabric:
     """Return the engine: one device, in bfloat16 where the hardware has it."""

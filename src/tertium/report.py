@@ -98,10 +98,11 @@ class _Run:
 
     @property
     def best(self) -> int | None:
-        """The place of the best epoch in the records: it is counted from the start of the last phase."""
+        """The place of the best epoch in the records, counted from the start of the phase that was kept."""
         phases = [record.get("phase") for record in self.records]
         epoch = self.summary.get("best_epoch")
-        place = phases.index(phases[-1]) + epoch - 1 if phases and epoch else len(phases)
+        kept = self.summary.get("phase", phases[-1] if phases else None)
+        place = phases.index(kept) + epoch - 1 if kept in phases and epoch else len(phases)
         return place if place < len(phases) else None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Mapping
@@ -241,19 +242,20 @@ class _Session:
 
     def run(self) -> Outcome:
         """Go through the phases of the protocol and keep the best model."""
-        phases = self.settings.phases()
-        training, validation = self.training, self.validation
-        if "head" in phases:
-            training, validation = self.head_parts
-            fitted = self._phase("head", training, validation)
-            self.model = fitted.model
-            if self.on_images and "whole" in phases:
-                self.model = fitted.model.on_images(self.backbone, self.settings.boost)
-        if "whole" in phases:
-            training, validation = self.training, self.validation
-            fitted = self._phase("whole", training, validation)
-            self.model = fitted.model
-        return self._finish(fitted, validation)
+        if "head" not in self.settings.phases():
+            return self._finish(
+                "whole", self._phase("whole", self.training, self.validation), self.validation
+            )
+        head = self._phase("head", *self.head_parts)
+        if "whole" not in self.settings.phases():
+            return self._finish("head", head, self.head_parts[1])
+        # A copy is trained: the frozen backbone is still what belongs to the head.
+        self.model = head.model.on_images(copy.deepcopy(self.backbone), self.settings.boost)
+        whole = self._phase("whole", self.training, self.validation)
+        if head.score is not None and whole.score is not None and head.score > whole.score:
+            self._say("the head alone scored higher than after training everything: it is kept")
+            return self._finish("head", head, self.head_parts[1])
+        return self._finish("whole", whole, self.validation)
 
     def _phase(self, phase: str, training: Part, validation: Part) -> Fitted:
         fitted = self._fit(
@@ -314,8 +316,8 @@ class _Session:
 
         return validate
 
-    def _finish(self, fitted: Fitted, validation: Part) -> Outcome:
-        model = self.model
+    def _finish(self, phase: str, fitted: Fitted, validation: Part) -> Outcome:
+        model = fitted.model
         thresholds = np.full(len(model.classes), 0.5)
         if len(validation.labels):
             probabilities = scores(model, self._loader(validation, 256))
@@ -331,6 +333,7 @@ class _Session:
             "classes": len(model.classes),
             "training_images": len(self.training.labels),
             "validation_images": len(self.validation.labels),
+            "phase": phase,
             "epochs": len(fitted.records),
             "best_epoch": fitted.best_epoch,
             "validation_score": best["score"],
