@@ -1,0 +1,61 @@
+"""The command line; nothing else prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import typer
+from rich.console import Console
+
+from tertium.cli import label_files, models, showing
+from tertium.errors import InputError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def tertium() -> None:
+    """Train multi-label image classifiers when most labels are unknown.
+
+    A label is **present**, **absent**, or **not known yet**.
+
+    **Start here**
+
+      tertium demo — try it on built-in scenes
+
+      tertium describe labels.csv — what is in a label file
+
+      tertium train --labels labels.csv --images photos/ --out runs/first
+
+      tertium predict runs/first --images new/ --out predictions.csv
+
+    Each command has an example: tertium COMMAND --help. A wrong input gets one sentence and exit code 2.
+    """
+
+
+def main() -> None:
+    """Run the command line; what a user did wrong is one sentence and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        console = Console(stderr=True)
+        console.print("[bold red]Error:[/] ", end="")
+        console.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Labels": (label_files.describe, label_files.simulate),
+    "Models": (models.train, models.evaluate, models.predict, models.methods),
+    "Pages and examples": (showing.report, showing.demo, showing.scenes),
+}
+for panel, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
