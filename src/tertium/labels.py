@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,22 @@ Ints = npt.NDArray[np.integer[Any]]
 _FORMAT = "tertium labels 1"
 
 
+Rule = Literal["error", "absent", "present", "unknown"]
+"""What becomes of a label that is said to be both present and absent: an error, or one of the three."""
+
+
 class ContradictionError(InputError):
     """The same class is said to be both present and absent in the same image."""
 
-    def __init__(self, image: str, label: str) -> None:
-        super().__init__(f'image "{image}" is listed both with and without "{label}"')
-        self.image, self.label = image, label
+    def __init__(self, cells: Sequence[tuple[str, str]], count: int) -> None:
+        """Name the first cells (image, label) of ``count`` in all."""
+        self.image, self.label = cells[0]
+        text = f'image "{self.image}" is listed both with and without "{self.label}"'
+        if count > 1:
+            others = ", ".join(f'"{label}" in "{image}"' for image, label in cells[1:])
+            left = count - len(cells)
+            text += f", and so are {count - 1:,} others: {others}{f' and {left:,} more' if left else ''}"
+        super().__init__(text)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,6 +77,28 @@ class Labels:
 
         A triple given twice counts once; a contradiction raises `ContradictionError`.
         """
+        return cls.merged(rows, columns, values, classes=classes, images=images, splits=splits)[0]
+
+    @classmethod
+    def merged(
+        cls,
+        rows: npt.ArrayLike,
+        columns: npt.ArrayLike,
+        values: npt.ArrayLike,
+        *,
+        classes: Sequence[str],
+        images: Iterable[str] | pa.Array,
+        splits: pa.DictionaryArray | None = None,
+        contradictions: Rule = "error",
+    ) -> tuple[Labels, int, int]:
+        """Build from (row, column, ±1) triples in any order, by a rule for contradictions.
+
+        Returns the labels, how many triples were given before, and how many cells were contradicted.
+
+        >>> Labels.merged([0, 0, 0], [0, 0, 0], [1, 1, -1], classes=["cat"], images=["a"],
+        ...               contradictions="absent")
+        (Labels(1 images, 1 classes, 0 present, 1 absent), 1, 1)
+        """
         ids = images if isinstance(images, pa.Array) else pa.array(images, pa.string())
         names = _check_names(classes)
         present = np.asarray(values) > 0
@@ -76,18 +108,20 @@ class Labels:
         keys <<= 1
         keys |= present
         keys.sort()
+        keys, duplicates = _once(keys)
+        clash = np.flatnonzero(keys[1:] >> 1 == keys[:-1] >> 1)  # the absent one; the present one is next
+        if clash.size and contradictions == "error":
+            cells = [divmod(int(keys[place]) >> 1, len(names)) for place in clash[:10]]
+            raise ContradictionError([(ids[row].as_py(), names[column]) for row, column in cells], clash.size)
+        if clash.size:
+            dropped = {"absent": clash + 1, "present": clash, "unknown": np.concatenate([clash, clash + 1])}
+            keys = np.delete(keys, dropped[contradictions])
         cells = keys >> 1
-        repeated = np.flatnonzero(cells[1:] == cells[:-1]) + 1
-        if repeated.size:
-            clash = repeated[keys[repeated] != keys[repeated - 1]]
-            if clash.size:
-                row, column = divmod(int(cells[clash[0]]), len(names))
-                raise ContradictionError(ids[row].as_py(), names[column])
-            keys, cells = np.delete(keys, repeated), np.delete(cells, repeated)
-        columns = (cells % len(names) + 1).astype(_entry_type(len(names)))
-        signs = (keys & 1).astype(columns.dtype) * 2 - 1
+        entries = (cells % len(names) + 1).astype(_entry_type(len(names)))
+        entries *= (keys & 1).astype(entries.dtype) * 2 - 1
         counts = np.bincount(cells // len(names), minlength=len(ids)) if len(cells) else np.zeros(len(ids))
-        return cls(_offsets(counts), columns * signs, names, _check_ids(ids), splits)
+        labels = cls(_offsets(counts), entries, names, _check_ids(ids), splits)
+        return labels, duplicates, int(clash.size)
 
     @classmethod
     def from_dense(
@@ -356,6 +390,15 @@ class Labels:
             raise InputError(f"{path}: no such file") from None
         except (pa.ArrowInvalid, InputError) as error:
             raise InputError(f"{path}: {error}") from None
+
+
+def _once(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+    """Return sorted keys without repetitions, and how many there were."""
+    fresh = np.empty(len(keys), dtype=bool)
+    fresh[:1] = True
+    np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
+    repeated = len(keys) - int(fresh.sum())
+    return (keys[fresh] if repeated else keys), repeated
 
 
 def _places(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

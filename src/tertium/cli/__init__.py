@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from tertium.cli import label_files, models, showing
+from tertium.cli.convert import convert
 from tertium.errors import InputError
 
 app = typer.Typer(
@@ -59,3 +60,4 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 for panel, commands in _COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.add_typer(convert, name="convert", rich_help_panel="Labels")
