@@ -1,0 +1,80 @@
+"""A COCO file of a gigabyte: the memory and time that its labels take; the json module on a tenth of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from bench.measure import Row, row, show
+
+BYTES, IMAGES, CATEGORIES = 1_000_000_000, 120_000, 80
+_READ = "from tertium.formats.coco import read; print(read({path!r}).labels)"
+_LOAD = "import json; print(len(json.load(open({path!r}, encoding='utf-8'))['annotations']))"
+_IMPORT = "import tertium.formats.coco"
+
+
+def rows() -> list[Row]:
+    idle, _ = cost(_IMPORT)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "instances.json"
+        write(path, BYTES)
+        memory, seconds = cost(_READ.format(path=str(path)))
+        write(path, BYTES // 10)
+        other_memory, other_seconds = cost(_LOAD.format(path=str(path)))
+    return [
+        row("JSON", "1 GB instances file: peak megabytes of the process", memory, "≤", 300),
+        row("JSON", "… of which before reading", idle, "≤", None),
+        row("JSON", "… processor seconds", seconds, "≤", None),
+        row("JSON", "json.load, 0.1 GB: peak megabytes of the process", other_memory, "≤", None),
+        row("JSON", "… processor seconds", other_seconds, "≤", None),
+    ]
+
+
+def cost(program: str) -> tuple[float, float]:
+    """Return the peak megabytes and the processor seconds of a Python program."""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise RuntimeError(f"the program failed: {program}")
+    return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
+
+
+def write(path: Path, size: int) -> None:
+    """Write an instances file of about ``size`` bytes: outlines of 8 to 90 corners, as COCO's are."""
+    rng = np.random.default_rng(0)
+    images = [
+        {"file_name": f"COCO_train2014_{n:012}.jpg", "height": 480, "width": 640, "id": n}
+        for n in range(IMAGES)
+    ]
+    categories = [{"supercategory": "none", "id": n, "name": f"class {n}"} for n in range(1, CATEGORIES + 1)]
+    outlines = [
+        json.dumps([np.round(640 * rng.random(2 * n), 2).tolist()]) for n in rng.integers(8, 90, 2000)
+    ]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(
+            f'{{"images": {json.dumps(images)}, "categories": {json.dumps(categories)}, "annotations": ['
+        )
+        number = 0
+        while file.tell() < size:
+            pairs = zip(
+                rng.integers(IMAGES, size=2000), rng.integers(1, CATEGORIES + 1, size=2000), strict=True
+            )
+            for outline, (image, category) in zip(outlines, pairs, strict=True):
+                file.write(
+                    f'{", " if number else ""}{{"segmentation": {outline}, "area": 702.1, "iscrowd": 0, '
+                    f'"image_id": {image}, "bbox": [473.07, 395.93, 38.65, 28.67], "category_id": {category}'
+                    f', "id": {number}}}'
+                )
+                number += 1
+        file.write("]}")
+
+
+if __name__ == "__main__":
+    show(rows())
