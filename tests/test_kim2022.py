@@ -122,7 +122,7 @@ def test_absolute_threshold_falls_with_the_epochs(name, scores):
 def test_corrections_stay_and_grow(rng, scores):
     labels = scores[1]
     method, run = make("ll_cp", {"delta": 5}), make_run(labels, epoch=1)
-    table = run.state.table("corrected", dtype=torch.bool)
+    table = run.state.table("corrected", kind="flag")
     left, before = int((labels == 0).sum()), table.values.clone()
     for run.epoch in range(1, 6):
         logits = torch.from_numpy(rng.normal(size=(40, 50)))

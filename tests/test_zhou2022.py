@@ -1,13 +1,19 @@
 import math
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
-from tertium.methods.zhou2022 import Em, lowest
+from tertium.methods.zhou2022 import Em, Lowest
+from tertium.state import SampleState
 from tests.conformance.test_methods import labels_of, loss, make_run, started, step
 from tests.reference.zhou2022 import em as slow
 
@@ -64,7 +70,7 @@ def test_equal_steps_freeze_the_least_likely_unknown_labels_of_each_class(rng):
         assert not (table & (labels != 0)).any()
         logits = torch.from_numpy(rng.normal(scale=2, size=(57, 6))).float()
         predicted(method, logits, labels, run)
-        before = logits.sigmoid()
+        before = logits
     assert len(frozen) == sum(9 * int((labels[:, label] == 0).sum()) // 10 for label in range(6))
     values = run.state.table("prediction").values
     assert all(values[place].item() == value for place, value in soft.items())  # kept since
@@ -96,29 +102,129 @@ def test_nothing_is_frozen_twice_before_the_warm_up_ends_or_unseen(rng):
     run = make_run(labels, epoch=3)
     for _ in range(2):
         started(method, run)
-    frozen = run.state.table("frozen").values
-    assert not frozen.any()  # no image was ever seen
+    assert not run.state.table("frozen").values.any()  # no image was ever seen
     predicted(method, torch.from_numpy(rng.normal(size=(20, 3))).float(), labels, run)
     run.epoch = 2
     method.before_epoch(run)
-    assert not frozen.any()
+    assert not run.state.table("frozen").values.any()
     run.epoch = 5
     for _ in range(2):
         method.before_epoch(run)
-        assert frozen.sum(dim=0).tolist() == [6, 6, 6]  # 0.9·20·3/8 = 6.75
+        assert run.state.table("frozen").values.sum(dim=0).tolist() == [6, 6, 6]  # 0.9·20·3/8 = 6.75
     assert Em().apl is False
     started(Em(), run := make_run(labels))
-    assert run.state.to_dict() == {}  # without apl nothing is kept
+    assert not run.state.tables  # without apl nothing is kept
 
 
-def test_equal_scores_do_not_make_more_than_asked():
-    scores = np.zeros((10, 2), dtype=np.float32)
-    scores[4, 1] = np.nan
-    rows, columns = lowest(scores, np.array([3, 20]))
-    assert np.bincount(columns).tolist() == [3, 9]
-    assert len(set(zip(rows.tolist(), columns.tolist(), strict=True))) == 12
-    assert (4, 1) not in set(zip(rows.tolist(), columns.tolist(), strict=True))
-    assert len(lowest(scores, np.array([0, -2]))[0]) == 0
+def chosen(keys, count, run, size=4):
+    """What `Lowest` chooses from keys in blocks of some rows."""
+    blocks = [keys[start : start + size] for start in range(0, len(keys), size)]
+    lowest = Lowest(lambda: blocks, 8 * keys.itemsize, np.asarray(count), run)
+    return np.concatenate([keys[:0] > 0, *(lowest.next(block) for block in blocks)]), lowest.count
+
+
+def sorted_choice(keys, count):
+    """The same by sorting, column by column."""
+    mask = np.zeros(keys.shape, dtype=bool)
+    for column, number in enumerate(count):
+        free = [(key, row) for row, key in enumerate(keys[:, column]) if key > 0]
+        mask[[row for _, row in sorted(free)[: max(number, 0)]], column] = True
+    return mask
+
+
+ALONE = SimpleNamespace(state=SampleState(1, 1))
+
+
+@given(st.sampled_from([np.uint8, np.uint32]), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_the_lowest_keys_are_those_of_sorting(kind, size, seed):
+    rng = np.random.default_rng(seed)
+    top = rng.choice([3, 2**8, 2 ** (8 * kind().itemsize)])  # ties, or none
+    keys = rng.integers(0, top, (rng.integers(1, 30), 5)).astype(kind)
+    count = rng.integers(-2, 33, 5)
+    mask, number = chosen(keys, count, ALONE, size)
+    assert np.array_equal(mask, sorted_choice(keys, count))
+    assert mask.sum(axis=0).tolist() == number.tolist()
+
+
+def in_processes(world, work):
+    """Run ``work(rank, all_mean)`` as so many processes would, in threads."""
+    said, barrier = [None] * world, Barrier(world)
+
+    def at(rank):
+        def all_mean(value):
+            said[rank] = value
+            barrier.wait()
+            mean = sum(said) / world
+            barrier.wait()
+            return mean
+
+        return work(rank, all_mean)
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(at, range(world)))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint32])
+@pytest.mark.parametrize("top", [5, 255])
+def test_processes_choose_together(kind, top, rng):
+    """As many as from all rows, and as low; of equal keys, process 0 takes first."""
+    keys = [rng.integers(0, top, (rows, 6)).astype(kind) for rows in (20, 13, 0)]
+    count = np.array([0, 1, 7, 15, 25, 99])
+
+    def work(rank, all_mean):
+        state = SampleState(33, 6, rank=rank, world=3)
+        return chosen(
+            keys[rank], count, SimpleNamespace(state=state, rng=torch.Generator(), all_mean=all_mean)
+        )
+
+    found = np.concatenate([mask for mask, _ in in_processes(3, work)])
+    assert np.array_equal(found, sorted_choice(np.concatenate(keys), count))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_is_frozen_does_not_depend_on_the_processes(compact, rng):
+    labels = labels_of(rng, 41, 6)
+    said = torch.from_numpy(rng.permutation(np.linspace(-11, 11, 41 * 6)).reshape(41, 6)).float()
+    if compact:  # no ties: each logit of a class is another step
+        said = torch.from_numpy(np.stack([rng.permutation(41) for _ in range(6)], axis=1)) / 10.0 - 2
+    method = Em(apl=True, warmup=1)
+
+    def work(world):
+        def at(rank, all_mean):
+            run = make_run(labels, epoch=1)
+            run.all_mean = all_mean
+            run.state = SampleState(41, 6, rank=rank, world=world, compact=compact)
+            method.prepare(run)
+            rows = torch.tensor(run.state.own)
+            method.after_step(said[rows], Batch(torch.empty(len(rows), 0), labels[rows], rows), run)
+            for run.epoch in (2, 5, 8):
+                method.before_epoch(run)
+            mask = torch.zeros(41, 6, dtype=torch.bool)
+            mask[rows] = run.state.table("frozen").values
+            assert run.state.tensors["frozen"].sum() == sum(
+                9 * int((labels[:, column] == 0).sum()) * 7 // 90 for column in range(6)
+            )
+            return mask
+
+        return torch.stack(in_processes(world, at)).any(dim=0)
+
+    alone = work(1)
+    assert alone.any()
+    assert torch.equal(work(2), alone)
+    assert torch.equal(work(5), alone)
+
+
+def test_equal_predictions_do_not_freeze_more_than_asked(rng):
+    labels = labels_of(rng, 50, 4)
+    for compact in (False, True):
+        run = make_run(labels, epoch=1)
+        run.state = SampleState(50, 4, compact=compact)
+        method = Em(apl=True, warmup=1)
+        predicted(method, torch.full((50, 4), -20.0), labels, run)
+        run.epoch = 4
+        method.before_epoch(run)
+        due = [9 * int((labels[:, column] == 0).sum()) * 3 // 90 for column in range(4)]
+        assert run.state.table("frozen").values.sum(dim=0).tolist() == due
 
 
 @pytest.mark.parametrize("known", ["half", "few", "positives"])

@@ -20,6 +20,7 @@ from tests.reference import DRAWS, EQUALS_BCE, REFERENCES, VARIANTS
 METHODS = sorted(methods.available())
 CASES = [(name, {}) for name in METHODS] + VARIANTS
 FULL_ONLY = {"bce", "bce_ls"}  # say so through `check`
+CORRECTING = {"ll_r", "ll_ct", "ll_cp", "splc", "curriculum"}  # say which labels, through `corrected`
 
 
 def make(name, parameters=None):
@@ -142,7 +143,7 @@ def test_permutations_of_rows_and_classes(name, rng):
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
-def test_state_survives_saving_and_loading(name, parameters, rng):
+def test_state_survives_saving_and_loading(name, parameters, rng, tmp_path):
     """Two steps, save, load, a third: the same loss as without the interruption."""
     method = make(name, parameters)
     labels = labels_of(rng, 6, 5)
@@ -154,12 +155,65 @@ def test_state_survives_saving_and_loading(name, parameters, rng):
         with torch.no_grad():
             method.after_step(logits, batch, kept)
     loaded = make_run(labels, epoch=3)
-    loaded.state.load({key: value.clone() for key, value in kept.state.to_dict().items()})
+    kept.state.save(tmp_path)
+    loaded.state.load(tmp_path)
     loaded.rng.set_state(kept.rng.get_state())
     kept.epoch = 3
     logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
     values = [step(method, logits, labels, started(method, run))[0] for run in (kept, loaded)]
     assert torch.equal(*values)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_compact_tables_change_little(name, parameters, rng):
+    """Four epochs of one step; logits lie in the middle of steps, so that no choice hangs on rounding."""
+    method, labels = make(name, parameters), labels_of(rng, 6, 5)
+    runs = [make_run(labels, epoch=1) for _ in range(2)]
+    runs[0].lr = runs[1].lr = 3e-4
+    runs[1].state = SampleState(*labels.shape, compact=True)
+    if parameters.get("optimizer") == "dense":
+        with pytest.raises(InputError, match='choose "rows"'):
+            method.prepare(runs[1])
+        return
+    for epoch in range(1, 5):
+        scores, values = torch.from_numpy(rng.permutation(30).reshape(6, 5) / 5 - 3).float(), []
+        for run in runs:
+            run.epoch = epoch
+            started(method, run)
+            logits = scores.clone().requires_grad_()
+            value, batch = step(method, logits, labels, run)
+            value.backward()
+            values.append(value.item())
+            with torch.no_grad():
+                method.after_step(logits, batch, run)
+        assert values[1] == pytest.approx(values[0], rel=0.03, abs=0.003)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_what_is_corrected_was_unknown(name, parameters, rng):
+    """Through ten epochs; and a run that is asked goes on like one that is not."""
+    method, labels = make(name, parameters), labels_of(rng, 6, 5)
+    runs = [started(method, make_run(labels, epoch=1)) for _ in range(2)]
+    count = 0
+    for epoch in range(1, 11):
+        scores, values = torch.from_numpy(rng.normal(scale=3, size=(6, 5))).float(), []
+        for run, asked in zip(runs, (True, False), strict=True):
+            run.epoch = epoch
+            method.before_epoch(run)
+            logits = scores.clone().requires_grad_()
+            value, batch = step(method, logits, labels, run)
+            value.backward()
+            values.append(value)
+            with torch.no_grad():
+                corrected = method.corrected(logits, batch, run) if asked else None
+                method.after_step(logits, batch, run)
+            if corrected is not None:
+                assert corrected.dtype == torch.bool
+                assert corrected.shape == labels.shape
+                assert (labels[corrected] == 0).all()
+                count += int(corrected.sum())
+        assert torch.equal(*values)
+    assert count > 0 or name not in CORRECTING
 
 
 @pytest.mark.parametrize("name", METHODS)

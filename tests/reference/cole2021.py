@@ -27,20 +27,29 @@ def sigmoid(z):
 def expected(labels):
     """k where none is given: from the whole training labels, class by class."""
     table = labels.dense().tolist()
+    images = len(table)
     per_image = [sum(1 for y in row if y == 1) for row in table]
-    if not any(y == -1 for row in table for y in row):
+    counts = [tuple([row[c] for row in table].count(sign) for sign in (1, -1)) for c in range(len(table[0]))]
+    both = [(x, y) for x, y in counts if y > 0]
+    fair = 0 < len(both) < 3
+    slope = start = 0.0
+    if len(both) >= 3 and len({x for x, _ in both}) > 1:
+        # the normal equations of least squares, and the spread of what they leave over
+        n, sx, sy = len(both), sum(x for x, _ in both), sum(y for _, y in both)
+        sxx, sxy = sum(x * x for x, _ in both), sum(x * y for x, y in both)
+        slope = (n * sxy - sx * sy) / (n * sxx - sx * sx)
+        start = (sy - slope * sx) / n
+        left = sum((y - start - slope * x) ** 2 for x, y in both) / (n - 2)
+        fair = abs(slope + 1) <= 3 * math.sqrt(max(left, 0) * n / (n * sxx - sx * sx)) + 1e-9
+    if fair:
+        average = (sum(x for x, _ in both) + 0.5) / (sum(x + y for x, y in both) + 1)
+        total = sum((x + average) / (x + y + 1) if y else x / images for x, y in counts)
+    elif slope < 0 and 0 < -start / slope < images * (1 - 1e-9):
+        total = sum(min(x * slope / -start, 1) for x, _ in counts)
+    else:
         seen = [count for count in per_image if count > 0]
         return max(sum(seen) / len(seen), 1) if seen else 1
-    columns = [[row[c] for row in table] for c in range(len(table[0]))]
-    both = [column for column in columns if -1 in column]
-    average = (sum(column.count(1) for column in both) + 0.5) / (
-        sum(column.count(1) + column.count(-1) for column in both) + 1
-    )
-    total = 0.0
-    for column in columns:
-        present, absent = column.count(1), column.count(-1)
-        total += (present + average) / (present + absent + 1) if absent else present / len(table)
-    return max(total, sum(per_image) / len(table))
+    return max(total, sum(per_image) / images)
 
 
 def known(z, y):

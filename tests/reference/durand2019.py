@@ -15,7 +15,8 @@ def weighted_ignore(logits, labels, run, alpha, beta, gamma):
 
 
 def curriculum(logits, labels, run, alpha, beta, gamma, rounds, confidence):
-    adopted = run.state.table("curriculum.adopted").values.tolist()
+    present, absent = (run.state.table(f"curriculum.{side}").values.int() for side in ("present", "absent"))
+    adopted = (present - absent).tolist()
     merged = [
         [y if y != 0 else taken for y, taken in zip(*rows, strict=True)]
         for rows in zip(labels, adopted, strict=True)

@@ -1,8 +1,6 @@
 import math
 from fractions import Fraction
 
-import torch
-
 from tests.reference.baselines import loss_absent, loss_present
 
 
@@ -50,7 +48,7 @@ def ll_ct(logits, labels, run, **parameters):
 
 
 def ll_cp(logits, labels, run, **parameters):
-    corrected = run.state.table("corrected", dtype=torch.bool).values.tolist()
+    corrected = run.state.table("corrected", kind="flag").values.tolist()
     labels = [
         [1 if flipped else y for y, flipped in zip(*rows, strict=True)]
         for rows in zip(labels, corrected, strict=True)

@@ -5,7 +5,7 @@ from tests.reference.baselines import loss_absent, loss_present
 
 def em(logits, labels, run, alpha, apl, warmup, frozen, beta):
     """What is frozen, and where, is in the run's state; how it gets there is checked in test_zhou2022."""
-    state = run.state.to_dict()
+    tables = {name: table.values for name, table in run.state.tables.items()}
     total = 0.0
     for image in range(len(logits)):
         for label in range(len(logits[0])):
@@ -14,8 +14,8 @@ def em(logits, labels, run, alpha, apl, warmup, frozen, beta):
                 total += loss_present(z)
             elif y == -1:
                 total += loss_absent(z)
-            elif apl and state["table.frozen"][image, label]:
-                soft = state["table.prediction"][image, label].item()
+            elif apl and tables["frozen"][image, label]:
+                soft = 1 / (1 + math.exp(-tables["prediction"][image, label].item()))
                 total += beta * (soft * loss_present(z) + (1 - soft) * loss_absent(z))
             else:
                 p = 1 / (1 + math.exp(-z))

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch.nn import functional as F
 
 from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.methods.base import Method, Run
-from tertium.methods.curves import power
+from tertium.methods.compiled import softplus_and_sigmoid
+from tertium.methods.curves import Curve, focal, mean_except, mean_loss, positive_entries, power
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,9 +27,13 @@ class Focal(Method):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of (1 − p_t)^γ · −log p_t, p_t being the probability of the target."""
-        toward = torch.where(batch.labels.gt(0), logits, -logits)
-        # (1 − p_t)^γ as exp(γ·log(1 − p_t)): its gradient is finite for every γ and every logit.
-        return {"focal": ((self.gamma * F.logsigmoid(-toward)).exp() * -F.logsigmoid(toward)).mean()}
+        return {"focal": mean_loss(logits, batch.labels, self._absent, self._curve)}
+
+    def _absent(self, logits: Tensor) -> Curve:
+        return self._curve(logits, -torch.ones_like(logits))
+
+    def _curve(self, logits: Tensor, signs: Tensor) -> Curve:
+        return focal(logits, signs, gamma=self.gamma, margin=0.0, detached=False)
 
 
 @dataclass(frozen=True)
@@ -51,16 +55,25 @@ class Asl(Method):
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of (1 − p)^γ⁺ ℓ⁺ where present, p_m^γ⁻ · −log(1 − p_m) elsewhere.
 
-        p_m = max(p − clip, 0). With clip > 0 the logarithm stays finite without help.
+        p_m = max(p − clip, 0).
         """
+        places = positive_entries(batch.labels)
+        return {"asl": mean_except(logits, self._absent, places, self._present)}
+
+    def _absent(self, logits: Tensor) -> Curve:
+        if self.clip == 0:
+            loss, chance = softplus_and_sigmoid(logits)
+            focus = power(chance, self.gamma_negative)
+            rise = self.gamma_negative * loss * (1 - chance) + chance
+            return focus * loss, focus * rise
         chance = logits.sigmoid()
-        if self.clip > 0:
-            shifted = (chance - self.clip).clamp(min=0)
-            absent = -power(shifted, self.gamma_negative) * torch.log1p(-shifted)
-        else:
-            absent = -power(chance, self.gamma_negative) * F.logsigmoid(-logits)
-        present = -F.logsigmoid(logits)
-        if self.gamma_positive:
-            present = (self.gamma_positive * F.logsigmoid(-logits)).exp() * present
-        positive = batch.labels.gt(0)
-        return {"asl": torch.where(positive, present, absent).mean()}
+        shifted = (chance - self.clip).relu_()  # below 1: its logarithm stays finite without help
+        loss = -torch.log1p(-shifted)
+        focus = power(shifted, self.gamma_negative)
+        slope = focus / (1 - shifted)
+        if self.gamma_negative:
+            slope += self.gamma_negative * shifted ** (self.gamma_negative - 1) * loss
+        return focus * loss, slope.mul_(chance > self.clip).mul_(chance).mul_(1 - chance)
+
+    def _present(self, logits: Tensor) -> Curve:
+        return focal(logits, torch.ones_like(logits), gamma=self.gamma_positive, margin=0.0, detached=False)

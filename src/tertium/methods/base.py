@@ -51,6 +51,11 @@ class Method:
     paper: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def alone(self) -> str:
+        """Why one process and several learn differently from the same batches; empty if they do not."""
+        return ""
+
     def check(self, labels: Labels) -> None:
         """Raise `InputError` if nothing can be learnt from these training labels."""
 
@@ -72,6 +77,15 @@ class Method:
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Return named scalars [] whose sum is minimised, from float32 logits [B, C]."""
         raise NotImplementedError(f"{type(self).__name__} must define terms")
+
+    def corrected(self, logits: Tensor, batch: Batch, run: Run) -> Tensor | None:
+        """Return the mask [B, C] of unknown labels that this step treats otherwise than the method began.
+
+        They are rejected, flipped or given a pseudo-label; what is known is never among them. None if the
+        method alters nothing here. Asked before `after_step`, without gradient, and only by analyses: it
+        must leave the run as it is.
+        """
+        return None
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Write back what the step taught; runs without gradient."""

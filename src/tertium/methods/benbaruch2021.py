@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional as F
 
 from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import Ignore
-from tertium.methods.curves import power, rate_at_rest
-from tertium.methods.known import known_entries
+from tertium.methods.compiled import softplus_and_sigmoid
+from tertium.methods.curves import Curve, known_entries, mean_except, power, rate_at_rest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,39 +26,6 @@ if TYPE_CHECKING:
 def class_prior(run: Run) -> Tensor:
     """Return per class [C] how often it is present, as a temporary model trained with `ignore` sees it."""
     return torch.from_numpy(run.predictions(Ignore()).mean(axis=0, dtype=np.float64)).float()
-
-
-class _PartialAsymmetric(torch.autograd.Function):
-    """The loss of a batch, summed; value and gradient come out of the same few passes.
-
-    The focal weights are constants to the gradient, so it is weight·(p − target) for every entry. Almost all
-    entries are unknown as a rule: all are treated as such, then the known ones are gathered and put right.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, method: PAsl, run: Run) -> Tensor:
-        logits = logits.contiguous()  # every view below is flat
-        known = known_entries(labels)  # [known], into B·C
-        p = logits.sigmoid()
-        weight = power(p, method.gamma_unknown)
-        method.select(weight, logits, known, run)
-        weight.view(-1).index_fill_(0, known, 0.0)
-        value = torch.dot(weight.view(-1), F.softplus(logits).view(-1))
-        gradient = weight.mul_(p)
-
-        present = labels.flatten().index_select(0, known).gt(0)
-        sign = 1 - 2 * present.to(logits.dtype)  # of the gradient
-        toward = logits.view(-1).index_select(0, known) * sign  # the logit of being wrong
-        wrong = toward.sigmoid()
-        focus = power(wrong, method.gamma_positive).where(present, power(wrong, method.gamma_negative))
-        gradient.view(-1).index_copy_(0, known, focus * wrong * sign)
-        ctx.save_for_backward(gradient)
-        return value + torch.dot(focus, F.softplus(toward))
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * outer[0], None, None, None
 
 
 @dataclass(frozen=True)
@@ -99,14 +66,36 @@ class PAsl(Method):
 
         Sum over classes, mean over images. The powers of p weigh, but have no gradient.
         """
-        total: Tensor = _PartialAsymmetric.apply(logits, batch.labels, self, run)
-        return {self.name: total / len(logits)}
+        labels = batch.labels.reshape(-1)
+        known = known_entries(labels)
+        left_out = self._left_out(logits.detach(), known)
+        places = torch.cat([known, left_out[labels[left_out] == 0]])
+        known_curve = partial(self._known, signs=labels[places].to(logits.dtype))
+        classes = self._prior(logits, run)
+        loss = mean_except(logits, self._unknown, places, known_curve, classes=classes, count=len(logits))
+        return {self.name: loss}
 
-    def select(self, weight: Tensor, logits: Tensor, known: Tensor, run: Run) -> None:
-        """Multiply the weights [B, C] of unknown labels by ω, in place; here ω = 1.
+    def _unknown(self, logits: Tensor, omega: Tensor | None = None) -> Curve:
+        """The focal weights are constants to the gradient, so it is weight·(p − target) for every entry."""
+        loss, p = softplus_and_sigmoid(logits)
+        weight = power(p, self.gamma_unknown)
+        if omega is not None:
+            weight = weight * omega
+        return loss.mul_(weight), p.mul_(weight)
 
-        ``known`` are the places of known labels in B·C: what happens to their weights does not matter.
-        """
+    def _known(self, logits: Tensor, signs: Tensor) -> Curve:
+        """Sign 0 stands for an unknown label that is left out."""
+        loss, wrong = softplus_and_sigmoid(-logits * signs)
+        focus = power(wrong, self.gamma_positive).where(signs > 0, power(wrong, self.gamma_negative))
+        return loss * focus * signs.abs(), -signs * focus * wrong
+
+    def _prior(self, logits: Tensor, run: Run) -> tuple[Tensor, ...]:
+        """Return ω by class [C], or nothing if it is 1."""
+        return ()
+
+    def _left_out(self, logits: Tensor, known: Tensor) -> Tensor:
+        """Return places in B·C that carry no loss if they are unknown; ``known`` are those that are not."""
+        return known[:0]
 
 
 @dataclass(frozen=True)
@@ -131,6 +120,11 @@ class Selective(PAsl):
     soft_prior: float | None = None
     name: ClassVar[str] = "selective"
     aliases: ClassVar[tuple[str, ...]] = ("csl",)
+
+    @property
+    def alone(self) -> str:
+        """A batch is one of the process's own."""
+        return "" if self.pool == "image" else "the likeliest labels are chosen in each process's own batch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,17 +175,17 @@ class Selective(PAsl):
         # Equal priors share a rank, whatever the order of the classes.
         return prior >= (prior.topk(count).values[-1] if count else math.inf)
 
-    def select(self, weight: Tensor, logits: Tensor, known: Tensor, run: Run) -> None:
-        """Take the loss off Ω_L and Ω_P."""
-        if self.prior is not None:
-            weight *= run.state.tensors["prior_weight"].to(weight)
+    def _prior(self, logits: Tensor, run: Run) -> tuple[Tensor, ...]:
+        """Take the loss off Ω_P."""
+        return () if self.prior is None else (run.state.tensors["prior_weight"].to(logits),)
+
+    def _left_out(self, logits: Tensor, known: Tensor) -> Tensor:
+        """Take the loss off Ω_L. Where fewer than k are unknown, some of these are known."""
         if not self.likelihood or self.k == 0:
-            return
-        scores = logits.clone()
-        scores.view(-1).index_fill_(0, known, -math.inf)
-        pooled = (1, -1) if self.pool == "batch" else logits.shape
+            return known[:0]
+        rows, columns = (1, logits.numel()) if self.pool == "batch" else logits.shape
         quota = self.k * len(logits) if self.pool == "batch" else self.k
-        scores = scores.view(pooled)
-        # Where fewer are unknown, some of these are known: their weight is not used.
-        likely = scores.topk(min(quota, scores.shape[1]), dim=1, sorted=False).indices
-        weight.view(pooled).scatter_(1, likely, 0.0)
+        scores = logits.clone(memory_format=torch.contiguous_format)
+        scores.view(-1).index_fill_(0, known, -math.inf)
+        likely = scores.view(rows, columns).topk(min(quota, columns), dim=1, sorted=False).indices
+        return (likely + columns * torch.arange(rows, device=likely.device)[:, None]).view(-1)

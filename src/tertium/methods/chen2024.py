@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -77,18 +77,19 @@ class Gr(Method):
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """Where the losses of the first epoch balance: K alone holds unknown labels at about sigmoid(b)."""
-        return resting_rate(labels, partial(self._unknown, now=self.schedule(1, 1)), bce)
+        return resting_rate(labels, partial(self._unknown, **asdict(self.schedule(1, 1))), bce)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""
-        unknown = partial(self._unknown, now=self.schedule(run.epoch, run.epochs))
+        # Numbers given one by one may change from epoch to epoch without being compiled anew.
+        unknown = partial(self._unknown, **asdict(self.schedule(run.epoch, run.epochs)))
         return {"gr": mean_loss(logits, batch.labels, unknown, bce)}
 
-    def _unknown(self, logits: Tensor, now: Schedule) -> Curve:
+    def _unknown(self, logits: Tensor, w: float, b: float, mu: float, sigma: float) -> Curve:
         log_p = F.logsigmoid(logits)
         p = logits.sigmoid()
-        k = torch.sigmoid(now.w * p + now.b)
-        v = ((p - now.mu) / now.sigma).square_().mul_(-0.5).exp_()
+        k = torch.sigmoid(w * p + b)
+        v = ((p - mu) / sigma).square_().mul_(-0.5).exp_()
         as_present = v * k
         as_absent = v.sub_(as_present)
         fall = torch.expm1(self.q2 * log_p)  # p^q2 − 1

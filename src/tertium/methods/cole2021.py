@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, ClassVar, Literal
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
+import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
@@ -16,7 +21,7 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import require_full
-from tertium.methods.known import assumed_bce, known_bce
+from tertium.methods.known import agreement, assumed_bce, known_bce_and_scores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,6 +94,11 @@ class SampledNegative(Method):
     name: ClassVar[str] = "sampled_negative"
     paper: ClassVar[str] = "Cole 2021"
 
+    @property
+    def alone(self) -> str:
+        """Each process draws for its images."""
+        return "each process draws its own negatives"
+
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 < self.rate <= 1:
             raise InputError(f"the rate of sampled negatives must lie in (0, 1], not {self.rate}")
@@ -141,25 +151,50 @@ class Ranking(Method):
 def expected_positives(labels: Labels) -> float:
     """Estimate how many classes an image truly has, from its labels alone.
 
-    A class with known absences counts with its share of positives among what is known, as if one more image
-    had shown the average share of such classes. That takes known labels for a fair sample: where positives
-    were sought out (say one positive and one negative for each image) it is far too high. A class without
-    known absences counts with the images where it is known to be present.
+    Of the present labels let a share a be known, of the absent ones a share b, whatever the class. Then a
+    class that N·p of the N images have is known present in x = a·N·p and known absent in y = b·N·(1 − p) of
+    them, so y = b·N − (b/a)·x: a line through the classes, whose slope tells how much more eagerly presences
+    were noted than absences.
 
-    Where nothing at all is known to be absent: the mean number of known positives of the images that have
-    any, at least 1. That is too low by what is hidden: 1 for single positive labels, whatever the truth.
+    - The slope is −1 within three standard errors, or there are too few classes to tell: known labels are a
+      fair sample. A class counts with its share of positives among them, as if one more image had shown the
+      average share.
+    - Otherwise presences were sought out, or left out: a class counts with x/(a·N), at most 1.
+    - The line falls so little that a would be above 1 (say as many absences as presences for each class), or
+      nothing is known to be absent: frequency has left no trace. The mean number of known positives of the
+      images that have any, at least 1; too low by what is hidden: 1 for single positive labels, always.
 
     >>> expected_positives(Labels.from_dense([[1, 0, 0], [0, 1, 1], [0, 0, 0]]))
     1.5
     """
     present, absent = labels.class_counts
     seen = labels.image_counts[0]
-    if not absent.any():
-        return float(max(seen.sum() / max(np.count_nonzero(seen), 1), 1))
     both, known = absent > 0, present + absent
-    average = (present[both].sum() + 0.5) / (known[both].sum() + 1)
-    rate = np.where(both, (present + average) / (known + 1), present / len(labels))
+    slope, error, start = _line(present[both], absent[both])
+    noted = -start / slope if slope < 0 else math.inf  # presences of a class that all images have: a·N
+    if both.any() and not abs(slope + 1) > 3 * error + 1e-9:  # not: nor where the slope is NaN
+        average = (present[both].sum() + 0.5) / (known[both].sum() + 1)
+        rate = np.where(both, (present + average) / (known + 1), present / len(labels))
+    elif 0 < noted < len(labels) * (1 - 1e-9):
+        rate = (present / noted).clip(max=1)
+    else:
+        return float(max(seen.sum() / max(np.count_nonzero(seen), 1), 1))
     return float(max(rate.sum(), seen.mean()))
+
+
+def _line(x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> tuple[float, float, float]:
+    """Return the slope of the straight line through points, its standard error, and where it starts.
+
+    Fewer than three points leave the slope open (NaN); three or more with the same x have slope 0.
+    """
+    if len(x) < 3:
+        return math.nan, math.nan, math.nan
+    aside = x - x.mean()
+    spread = float((aside**2).sum())
+    slope = float((aside * y).sum() / spread) if spread else 0.0
+    rest = y - y.mean() - slope * aside
+    error = math.sqrt(float((rest**2).sum()) / (len(x) - 2) / spread) if spread else 0.0
+    return slope, error, float(y.mean() - slope * x.mean())
 
 
 def _resting_rate(labels: Labels, k: float, strength: float) -> npt.NDArray[np.float64]:
@@ -193,8 +228,9 @@ def _resting_rate(labels: Labels, k: float, strength: float) -> npt.NDArray[np.f
 class Epr(Method):
     """Learn from known labels only, while the mean number of predicted positives is held near k.
 
-    Without ``k``, it is estimated from the labels by `expected_positives`, which is good where labels are
-    known at random, too low with positives only, too high where positives were sought out: give ``k`` then.
+    Without ``k``, it is estimated from the labels by `expected_positives`, which is good where presences and
+    absences are each known at random, and too low with positives only or with a fixed number of labels for
+    each class: give ``k`` then, if you know it.
     """
 
     k: float | None = None
@@ -232,15 +268,16 @@ class Epr(Method):
             self._expected(run.labels), dtype=torch.float64
         )
 
-    def _excess(self, scores: Tensor, run: Run) -> Tensor:
+    def _excess(self, predicted: Tensor, shape: torch.Size, run: Run) -> Tensor:
         """λ·((mean number of predicted positives − k)/C)², the mean being over the global batch."""
-        rows, classes = scores.shape
+        rows, classes = shape
         k = float(run.state.tensors["expected_positives"])
-        return self.strength * ((run.all_mean(scores.sum() / rows) - k) / classes) ** 2
+        return self.strength * ((run.all_mean(predicted / rows) - k) / classes) ** 2
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """ℓ⁺ and ℓ⁻ on known entries, divided by B·C, and the regulariser."""
-        return {"known": known_bce(logits, batch.labels), "count": self._excess(logits.sigmoid(), run)}
+        known, predicted = known_bce_and_scores(logits, batch.labels)
+        return {"known": known, "count": self._excess(predicted, logits.shape, run)}
 
 
 # ---- an estimate of every label, learnt along with the model ---------------------------------------------
@@ -250,18 +287,44 @@ _SURE = float(np.log(0.995 / 0.005))  # known labels start at this logit
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam, as the authors leave them
 
 
-def _first_estimates(labels: Labels, rng: torch.Generator) -> Tensor:
-    """Logits [N, C]: ±logit(0.995) where known, uniform in ±logit(0.6) elsewhere.
+def _first_estimates(labels: Labels, seed: int) -> Callable[[Tensor], Tensor]:
+    """Return what gives the logits of some rows: ±logit(0.995) where known, else uniform in ±logit(0.6).
 
-    Drawn in the order of the sorted names, so an image keeps its numbers wherever it stands in the file.
+    What seems drawn is a hash of the seed, the image's name and the class's: it is the same wherever they
+    stand in the file, and in however many processes and blocks the rows are asked for.
     """
-    drawn = torch.rand(labels.shape, generator=rng, device=rng.device).cpu().mul_(2 * _START).sub_(_START)
-    rows = np.argsort(pc.array_sort_indices(labels.images).to_numpy())
-    columns = np.argsort(np.argsort(np.array(labels.classes)))
-    values = drawn[torch.from_numpy(rows)[:, None], torch.from_numpy(columns)]
-    known_rows, known_columns, signs = (torch.from_numpy(part) for part in labels.coo())
-    values[known_rows, known_columns] = signs * _SURE
-    return values
+    columns = _hashes(labels.classes, seed)
+
+    def rows_of(rows: Tensor) -> Tensor:
+        names = labels.images.take(pa.array(rows.numpy())).to_pylist()
+        bits = _mixed(_hashes(names, seed)[:, None] ^ columns)
+        values = (bits >> 8).astype(np.float32)
+        values *= 2 * _START / 2**24
+        values -= _START
+        known = labels.dense(rows)
+        np.copyto(values, known * np.float32(_SURE), where=known != 0)
+        return torch.from_numpy(values)
+
+    return rows_of
+
+
+def _hashes(names: Iterable[str], seed: int) -> npt.NDArray[np.uint32]:
+    return _mixed(np.array([crc32(name.encode(), seed) for name in names], dtype=np.uint32))
+
+
+def _mixed(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Change the bits in place so that near numbers come out unrelated (lowbias32 of C. Wellons)."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        bits ^= bits >> shift
+        bits *= np.uint32(factor)
+    bits ^= bits >> 16
+    return bits
+
+
+def _shared_seed(run: Run) -> int:
+    """Draw a number that is the same in all processes: that of process 0."""
+    drawn = torch.randint(2**20, (), generator=run.rng, device=run.rng.device).float()
+    return round(float(run.all_mean(drawn * (run.state.rank == 0)) * run.state.world))
 
 
 @dataclass(frozen=True)
@@ -269,12 +332,14 @@ class Role(Epr):
     """An estimate of every training label is learnt along with the model; each is the other's target.
 
     Both are held to the known labels and to k expected positives (see `epr`). The estimates are the table
-    "role" of logits; Adam trains them at ``lr_factor`` times the head's rate. With the optimizer "rows" only
-    a batch's images are updated; "dense" is the authors' Adam, whose momentum moves all images at every
-    step, which takes N·C operations.
+    "role" of logits. With the optimizer "rows" a batch's images are updated, and an estimate moves by about
+    ``lr_factor`` times the head's rate each time it is seen: with the defaults by nearly 1 while the rate is
+    highest, so that ten epochs are enough for it to make up its mind (docs/readings.md). "dense" is the
+    authors' Adam, in which momentum moves all images at every step: N·C operations. It takes an estimate √T
+    times as far in an epoch of T batches, up to 32 times, and wants a factor that much smaller: theirs is 10.
     """
 
-    lr_factor: float = 10.0
+    lr_factor: float = 3000.0
     optimizer: Literal["rows", "dense"] = "rows"
     name: ClassVar[str] = "role"
 
@@ -285,52 +350,62 @@ class Role(Epr):
 
     def prepare(self, run: Run) -> None:
         """Draw the estimates, unless an earlier phase left its own."""
+        if run.state.compact and self.optimizer == "dense":
+            raise InputError(
+                'the optimizer "dense" of role moves every estimate at every step, which is too much for '
+                f'{run.state.shape[0]:,} images and {run.state.shape[1]:,} classes; choose "rows"'
+            )
         if "expected_positives" not in run.state.tensors:
-            run.state.table("role", values=_first_estimates(run.labels, run.rng))
+            start = _first_estimates(run.labels, _shared_seed(run))
+            run.state.table("role", kind="logit", values=start)
         super().prepare(run)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Half of each term is the model's, half the estimates'; neither moves as the other's target."""
         estimate = run.state.table("role").read(batch.index).to(logits.dtype).requires_grad_()  # [B, C]
         run.state.tensors["role.batch"] = estimate  # until after_step
-        scores, guesses = logits.sigmoid(), estimate.sigmoid()
-        known = known_bce(logits, batch.labels) + known_bce(estimate, batch.labels)
-        agree = F.binary_cross_entropy_with_logits(logits, guesses.detach())
-        agree = agree + F.binary_cross_entropy_with_logits(estimate, scores.detach())
-        count = self._excess(scores, run) + self._excess(guesses, run)
+        known, agree, *predicted = agreement(logits, estimate, batch.labels)
+        count = reduce(add, [self._excess(each, logits.shape, run) for each in predicted])
         return {"known": known / 2, "agree": agree / 2, "count": count / 2}
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
-        """Move the estimates by Adam."""
+        """Move the estimates."""
         estimate = run.state.tensors.pop("role.batch")
         assert estimate.grad is not None  # the loss has gone backward
-        update = _adam_rows if self.optimizer == "rows" else _adam_dense
+        update = _move_rows if self.optimizer == "rows" else _adam_dense
         update(run, batch.index, estimate.detach(), estimate.grad, self.lr_factor * run.lr)
 
 
-def _adam_rows(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: float) -> None:
-    """One step of Adam for these rows, each with its own count of steps."""
-    tables = [run.state.table(f"role.{name}") for name in ("mean", "square")]
-    counts = run.state.table("role.steps", values=torch.zeros(run.state.shape[0], 1))
+def _move_rows(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: float) -> None:
+    """One step for these rows: the gradient over its root mean square in all the row's batches so far.
+
+    That is Adam without momentum, in which each row counts its own steps. Momentum would average over a row's
+    last ten batches, which are as many as it gets in ten epochs.
+    """
+    squares = run.state.table("role.square", kind="size")
+    counts = run.state.table("role.steps", width=1)
     count = counts.read(rows) + 1
     counts.write(rows, count)
-    mean = tables[0].read(rows).lerp_(gradient.float(), 1 - _BETAS[0])
-    square = tables[1].read(rows).mul_(_BETAS[1])
-    square.addcmul_(gradient.float(), gradient.float(), value=1 - _BETAS[1])
-    tables[0].write(rows, mean)
-    tables[1].write(rows, square)
+    slope = gradient.float()
+    square = squares.read(rows).mul_(_BETAS[1]).addcmul_(slope, slope, value=1 - _BETAS[1])
+    squares.write(rows, square, run.rng)
     size = (square / (1 - _BETAS[1] ** count)).sqrt_().add_(_EPSILON)
-    step = lr / (1 - _BETAS[0] ** count)
-    run.state.table("role").write(rows, estimate - step * mean / size)
+    run.state.table("role").write(rows, estimate - lr * slope / size, run.rng)
 
 
 def _adam_dense(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: float) -> None:
     """One step of Adam for the whole table; rows outside the batch have gradient 0 but keep momentum."""
-    mean, square = (run.state.table(f"role.{name}").values for name in ("mean", "square"))
+    table, means = run.state.table("role"), run.state.table("role.mean")
+    squares = run.state.table("role.square", kind="size")
     count = run.state.tensors.setdefault("role.steps", torch.zeros(())).add_(1)
-    places, slope = rows.cpu(), gradient.to("cpu", mean.dtype)
-    mean.mul_(_BETAS[0]).index_add_(0, places, slope, alpha=1 - _BETAS[0])
-    square.mul_(_BETAS[1]).index_add_(0, places, slope**2, alpha=1 - _BETAS[1])
-    size = (square / (1 - _BETAS[1] ** count)).sqrt_().add_(_EPSILON)
     step = lr / (1 - _BETAS[0] ** float(count))
-    run.state.table("role").values.addcdiv_(mean, size, value=-step)
+    rows, gradient = rows.cpu(), gradient.float().cpu()
+    for block in run.state.blocks():
+        inside = (rows >= block[0]) & (rows <= block[-1])
+        places, slope = (rows[inside] - block[0]) // run.state.world, gradient[inside]
+        mean = means.read(block).mul_(_BETAS[0]).index_add_(0, places, slope, alpha=1 - _BETAS[0])
+        square = squares.read(block).mul_(_BETAS[1]).index_add_(0, places, slope**2, alpha=1 - _BETAS[1])
+        size = (square / (1 - _BETAS[1] ** count)).sqrt_().add_(_EPSILON)
+        table.write(block, table.read(block).addcdiv_(mean, size, value=-step))
+        means.write(block, mean)
+        squares.write(block, square)

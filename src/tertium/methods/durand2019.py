@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -63,24 +64,35 @@ class Curriculum(WeightedIgnore):
         self._adopted(run)
 
     def _latest(self, run: Run) -> Table:
-        return run.state.table("curriculum.latest", dtype=torch.float16)
+        return run.state.table("curriculum.latest", kind="logit", fill=math.nan)
 
-    def _adopted(self, run: Run) -> Table:
-        return run.state.table("curriculum.adopted", dtype=torch.int8)
+    def _adopted(self, run: Run) -> tuple[Table, Table]:
+        """Which labels are taken as present, and which as absent."""
+        state = run.state
+        return state.table("curriculum.present", kind="flag"), state.table("curriculum.absent", kind="flag")
 
     def before_epoch(self, run: Run) -> None:
         """Choose anew which predictions count as labels, where a round begins."""
         starts = {1 + round_ * run.epochs // self.rounds for round_ in range(1, self.rounds)}
         if run.epoch in starts:
-            latest = self._latest(run).values
-            confident = latest.abs() > self.confidence
-            self._adopted(run).values = (latest.sign() * confident).to(torch.int8)
+            present, absent = self._adopted(run)
+            for rows in run.state.blocks():
+                latest = self._latest(run).read(rows)  # NaN, of an image that was not seen, is neither
+                present.write(rows, latest > self.confidence)
+                absent.write(rows, latest < -self.confidence)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """The loss of `weighted_ignore` on known and adopted labels; what is known is never replaced."""
-        adopted = self._adopted(run).read(batch.index).to(torch.int8)
-        labels = torch.where(batch.labels == 0, adopted, batch.labels)
+        labels = self._labels(batch, run)
         return {"known": known_bce(logits, labels, self._image_weight(logits, labels))}
+
+    def corrected(self, logits: Tensor, batch: Batch, run: Run) -> Tensor | None:
+        """The labels adopted in this round, present or absent."""
+        return self._labels(batch, run) != batch.labels
+
+    def _labels(self, batch: Batch, run: Run) -> Tensor:
+        present, absent = (table.read(batch.index) for table in self._adopted(run))
+        return torch.where(batch.labels == 0, present.to(torch.int8) - absent.to(torch.int8), batch.labels)
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Remember what the model said."""

@@ -8,11 +8,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import torch
-from torch.nn import functional as F
 
 from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.methods.base import Method, Run
+from tertium.methods.curves import known_entries
+from tertium.methods.known import absent_except
 from tertium.state import Table
 
 if TYPE_CHECKING:
@@ -34,12 +35,13 @@ def large_losses(logits: Tensor, labels: Tensor, count: int) -> Tensor:
     """
     # bfloat16 fits into float32 without new ties; float32 and float64 stay as they are.
     values = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
-    unknown = labels == 0
-    count = min(count, int(unknown.count_nonzero()))
+    known = known_entries(labels)
+    count = min(count, labels.numel() - len(known))
     if count <= 0:
-        return torch.zeros_like(unknown)
-    least = _nth_largest(values, unknown, count)
-    chosen = unknown & (values >= least)
+        return torch.zeros_like(labels, dtype=torch.bool)
+    least = _nth_largest(values, known, count)
+    chosen = (values >= least).contiguous()
+    chosen.view(-1)[known] = False
     surplus = int(chosen.count_nonzero()) - count
     if surplus > 0:
         tied = (chosen & (values == least)).nonzero()[-surplus:]  # the last ones, row by row
@@ -47,13 +49,14 @@ def large_losses(logits: Tensor, labels: Tensor, count: int) -> Tensor:
     return chosen
 
 
-def _nth_largest(values: Tensor, among: Tensor, count: int) -> float:
+def _nth_largest(values: Tensor, known: Tensor, count: int) -> float:
     """ℓ⁻ rises with the logit, so the order of the losses is the order of the logits."""
+    candidates = values.flatten().index_fill(0, known, -math.inf)  # the copy that the partition needs
     if values.device.type != "cpu":
-        return float(values[among].topk(count).values[-1])
-    candidates = values.numpy()[among.numpy()]  # both steps are many times faster than torch's
-    candidates.partition(len(candidates) - count)
-    return float(candidates[-count])
+        return float(candidates.topk(count).values[-1])
+    ordered = candidates.numpy()
+    ordered.partition(len(ordered) - count)  # many times faster than torch's
+    return float(ordered[-count])
 
 
 def _share(percent: float, times: int, total: int) -> int:
@@ -77,6 +80,15 @@ class LargeLoss(Method):
     step: float = 0.05
     rate_of: RateOf = "unknown"
 
+    @property
+    def alone(self) -> str:
+        """A relative threshold is one of the process's own batch."""
+        return (
+            "the largest losses are chosen in each process's own batch"
+            if self.threshold == "relative"
+            else ""
+        )
+
     def __post_init__(self) -> None:
         if not 0 <= self.delta <= 100:
             raise InputError(
@@ -95,9 +107,13 @@ class LargeLoss(Method):
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries, rejected ones too, of ℓ⁺ where present, ℓ⁻ elsewhere, as modified."""
         chosen = self._choose(logits, batch.labels, run.epoch)
-        return {"bce": self._modified(logits, batch.labels.gt(0), chosen)}
+        return {"bce": self._modified(logits, batch.labels, chosen)}
 
-    def _modified(self, logits: Tensor, present: Tensor, chosen: Tensor) -> Tensor:
+    def corrected(self, logits: Tensor, batch: Batch, run: Run) -> Tensor | None:
+        """What is chosen at this step."""
+        return self._choose(logits, batch.labels, run.epoch)
+
+    def _modified(self, logits: Tensor, labels: Tensor, chosen: Tensor) -> Tensor:
         """Return the loss, in which the chosen entries do not simply count as absent."""
         raise NotImplementedError
 
@@ -130,9 +146,8 @@ class LlR(LargeLoss):
     name: ClassVar[str] = "ll_r"
     paper: ClassVar[str] = "Kim 2022"
 
-    def _modified(self, logits: Tensor, present: Tensor, chosen: Tensor) -> Tensor:
-        kept = chosen.logical_not().to(logits.dtype)
-        return F.binary_cross_entropy_with_logits(logits, present.to(logits.dtype), kept)
+    def _modified(self, logits: Tensor, labels: Tensor, chosen: Tensor) -> Tensor:
+        return absent_except(logits, labels, chosen, weight=0.0)
 
 
 @dataclass(frozen=True)
@@ -142,8 +157,8 @@ class LlCt(LargeLoss):
     name: ClassVar[str] = "ll_ct"
     paper: ClassVar[str] = "Kim 2022"
 
-    def _modified(self, logits: Tensor, present: Tensor, chosen: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(logits, (present | chosen).to(logits.dtype))
+    def _modified(self, logits: Tensor, labels: Tensor, chosen: Tensor) -> Tensor:
+        return absent_except(logits, labels, chosen, weight=1.0)
 
 
 @dataclass(frozen=True)
@@ -157,18 +172,30 @@ class LlCp(LlCt):
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ where present or corrected, ℓ⁻ elsewhere."""
-        labels = batch.labels.masked_fill(self._corrected(run).read(batch.index), 1)
+        labels = self._labels(batch, run)
         chosen = self._choose(logits, labels, run.epoch)
         run.state.tensors[_CHOSEN] = chosen
-        return {"bce": self._modified(logits, labels.gt(0), chosen)}
+        return {"bce": self._modified(logits, labels, chosen)}
+
+    def corrected(self, logits: Tensor, batch: Batch, run: Run) -> Tensor | None:
+        """All that was ever corrected, this step's choice included."""
+        labels = self._labels(batch, run)
+        return (labels != batch.labels) | self._choose(logits, labels, run.epoch)
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Write down what was corrected. Entry by entry: an image may be in a batch twice."""
-        rows, columns = run.state.tensors.pop(_CHOSEN).nonzero(as_tuple=True)
-        self._corrected(run).values[batch.index[rows].cpu(), columns.cpu()] = True
+        places, columns = run.state.tensors.pop(_CHOSEN).nonzero(as_tuple=True)
+        images, image = torch.unique(batch.index, return_inverse=True)
+        corrected = self._corrected(run).read(images)
+        corrected[image[places], columns] = True
+        self._corrected(run).write(images, corrected)
+
+    def _labels(self, batch: Batch, run: Run) -> Tensor:
+        """The labels as corrected so far."""
+        return batch.labels.masked_fill(self._corrected(run).read(batch.index), 1)
 
     def _corrected(self, run: Run) -> Table:
-        return run.state.table("corrected", dtype=torch.bool)
+        return run.state.table("corrected", kind="flag")
 
     def _times(self, epoch: int) -> int:
         return 1

@@ -67,17 +67,17 @@ class _Relations:
         if method.by_images:
             self.index, self.far = nearest(features, method.neighbours, distance=method.distance)
 
-    def blocks(self) -> Iterator[slice]:
-        """Yield ranges of images for which all distances fit into a bounded block."""
-        images, classes = self.labels.shape
+    def blocks(self, rows: range) -> Iterator[npt.NDArray[np.int64]]:
+        """Divide rows into parts for which all distances fit into a bounded block."""
+        classes = len(self.labels.classes)
         known = np.diff(self.labels.offsets).max() if self.method.by_labels else 0
         size = max(1, _BLOCK // (classes * max(int(known), self.index.shape[1], 1)))
-        for start in range(0, images, size):
-            yield slice(start, min(start + size, images))
+        for start in range(0, len(rows), size):
+            yield np.array(rows[start : start + size])
 
-    def slopes(self, rows: slice) -> Floats:
+    def slopes(self, rows: npt.NDArray[np.int64]) -> Floats:
         """Return 1/T [B, C] of these images: 0 where a label is left out, +1 or −1 where it is known."""
-        known = self.labels.dense(np.arange(rows.start, rows.stop))  # [B, C]
+        known = self.labels.dense(rows)  # [B, C]
         present, absent = (self._distance(rows, known, sign) for sign in (1, -1))
         used = (known == 0) & np.isfinite(present) & np.isfinite(absent)
         nearer = np.minimum(present, absent)
@@ -86,7 +86,7 @@ class _Relations:
         slope: Floats = np.where(present < absent, 1, -1) / self.method.softness(d)
         return np.where(used, slope, known)
 
-    def _distance(self, rows: slice, known: npt.NDArray[np.int8], sign: int) -> Floats:
+    def _distance(self, rows: npt.NDArray[np.int64], known: npt.NDArray[np.int8], sign: int) -> Floats:
         """Return d⁺ or d⁻ [B, C], infinite where it is not defined."""
         found = np.full(known.shape, np.inf)
         if self.method.by_images:
@@ -175,12 +175,12 @@ class SoftExposure(Method):
 
     def prepare(self, run: Run) -> None:
         """Compute 1/T of every image and class, once; a row that is not computed yet is NaN."""
-        table = run.state.table("slope", dtype=torch.float16, fill=math.nan)
-        if not table.values.isnan().any():
+        table = run.state.table("slope", dtype="float16", fill=math.nan)
+        if not any(table.read(rows).isnan().any() for rows in run.state.blocks()):
             return
         relations = _Relations(self, run)
-        for rows in relations.blocks():
-            table.values[rows] = torch.from_numpy(relations.slopes(rows)).half()
+        for rows in relations.blocks(run.state.own):
+            table.write(torch.from_numpy(rows), torch.from_numpy(relations.slopes(rows)))
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ (weighted) and ℓ⁻ where known, −logsigmoid(z/T) where unknown."""

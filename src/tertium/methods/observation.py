@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
+from tertium.methods.compiled import softplus_and_sigmoid
 from tertium.methods.curves import Curve, bce, mean_loss
 
 _MOST_PRESENT = 0.9  # of a class's unknown labels: a guess at k must not make a class certain
@@ -93,8 +92,7 @@ class Likelihood(Method):
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""
         missed = torch.log1p(-run.state.tensors["propensity"]).to(logits.device, logits.dtype)  # [2, C]
-        unknown = partial(_unknown, missed_present=missed[0], missed_absent=missed[1])
-        return {"likelihood": mean_loss(logits, batch.labels, unknown, bce)}
+        return {"likelihood": mean_loss(logits, batch.labels, _unknown, bce, classes=(missed[0], missed[1]))}
 
 
 def _unknown(logits: Tensor, missed_present: Tensor, missed_absent: Tensor) -> Curve:
@@ -103,6 +101,6 @@ def _unknown(logits: Tensor, missed_present: Tensor, missed_absent: Tensor) -> C
     That is −log b + log(1 + eᶻ) − log(1 + eᶻ·a/b). The slope is p minus the probability of presence given
     that nobody annotated the label; equal propensities make it exactly 0.
     """
-    if_missed = logits + (missed_present - missed_absent)
-    loss = F.logsigmoid(-if_missed).sub_(F.logsigmoid(-logits)).sub_(missed_absent)
-    return loss, logits.sigmoid().sub_(if_missed.sigmoid_())
+    if_missed, chance = softplus_and_sigmoid(logits + (missed_present - missed_absent))
+    loss, score = softplus_and_sigmoid(logits)
+    return loss.sub_(if_missed).sub_(missed_absent), score.sub_(chance)

@@ -10,26 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.curves import Curve, MeanWithSlope, bce, mean_loss, resting_rate
-
-
-def focal(logits: Tensor, signs: Tensor, *, gamma: float, margin: float, detached: bool) -> Curve:
-    """(1 − p_t)^γ · −log p_t, p_t being the probability of the sign; positives lose the margin first."""
-    toward = logits * signs - margin * signs.clamp(min=0)
-    good = F.logsigmoid(toward)
-    weight = (gamma * (good - toward)).exp_()  # log(1 − p) = log p − z
-    loss = -weight * good
-    miss = torch.sigmoid(-toward)
-    slope = weight * miss
-    if not detached:
-        slope += gamma * loss * (1 - miss)
-    return loss, slope.mul_(-signs)
+from tertium.methods.curves import Curve, bce, focal, mean_loss, resting_rate
 
 
 def _check_focal(name: str, gamma: float, margin: float) -> None:
@@ -115,24 +101,29 @@ class Splc(Method):
 
         Not above the threshold, where a model that has seen nothing would believe in every unknown label.
         """
-
-        def unknown(logits: Tensor) -> Curve:
-            return self._curve(logits, -torch.ones_like(logits))
-
-        return np.minimum(resting_rate(labels, unknown, self._curve), self.threshold)
+        return np.minimum(resting_rate(labels, self._absent, self._curve), self.threshold)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""
-        labels = batch.labels
-        present = labels > 0
-        if run.epoch >= self.start:
-            believed = logits.detach() > math.log(self.threshold / (1 - self.threshold))
-            present = present | (believed & (labels == 0))
-        with torch.no_grad():
-            signs = present.to(logits.dtype).mul_(2).sub_(1)
-            curve = self._curve(logits, signs)
-        loss: Tensor = MeanWithSlope.apply(logits, *curve)
-        return {"splc": loss}
+        unknown = self._believing if run.epoch >= self.start else self._absent
+        return {"splc": mean_loss(logits, batch.labels, unknown, self._curve)}
+
+    def corrected(self, logits: Tensor, batch: Batch, run: Run) -> Tensor | None:
+        """The unknown labels that the model believes in, from epoch ``start`` on."""
+        if run.epoch < self.start:
+            return None
+        return (logits.detach() > self._limit) & (batch.labels == 0)
+
+    @property
+    def _limit(self) -> float:
+        """The logit above which the model believes."""
+        return math.log(self.threshold / (1 - self.threshold))
+
+    def _believing(self, logits: Tensor) -> Curve:
+        return self._curve(logits, (logits > self._limit).to(logits.dtype).mul_(2).sub_(1))
+
+    def _absent(self, logits: Tensor) -> Curve:
+        return self._curve(logits, -torch.ones_like(logits))
 
     def _curve(self, logits: Tensor, signs: Tensor) -> Curve:
         return focal(logits, signs, gamma=self.gamma, margin=self.margin, detached=self.detached)

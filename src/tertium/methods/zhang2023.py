@@ -46,6 +46,11 @@ class Pseudo(Method):
     paper: ClassVar[str] = "Zhang 2023"
     aliases: ClassVar[tuple[str, ...]] = ("pal",)
 
+    @property
+    def alone(self) -> str:
+        """Only a share is drawn."""
+        return "" if self.share is None else "each process draws its own share"
+
     def __post_init__(self) -> None:
         if self.margin < 0:
             raise InputError(f"the margin of pseudo must not be negative, but is {self.margin}")
@@ -68,13 +73,14 @@ class Pseudo(Method):
         return (alpha * present + 0.5) / weighed
 
     def prepare(self, run: Run) -> None:
-        """Start all pseudo-labels at one half."""
+        """Make the table of what the model said last."""
         self._table(run)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over images of pen·(mean of the known + d·mean of the unknown) of α·t·ℓ⁺ + β·(1 − t)·ℓ⁻."""
         known = batch.labels.ne(0)
-        pseudo = self._table(run).read(batch.index).to(logits.dtype)
+        # An image that was never seen says nothing: one half.
+        pseudo = self._table(run).read(batch.index).nan_to_num_(0.0).sigmoid_().to(logits.dtype)
         target = torch.where(known, batch.labels.gt(0).to(logits.dtype), pseudo)
         weight = self._weights(logits, known, run)
         if not self.balance:
@@ -87,7 +93,7 @@ class Pseudo(Method):
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Keep what the model said: the targets of the next time these images are seen."""
-        self._table(run).write(batch.index, logits.sigmoid())
+        self._table(run).write(batch.index, logits)
 
     def trust(self, run: Run) -> float:
         """Return d, how much the unknown part counts in this epoch; 1 at the epoch E − m, from 0."""
@@ -110,4 +116,4 @@ class Pseudo(Method):
         return torch.where(known, of_known, of_unknown * drawn)
 
     def _table(self, run: Run) -> Table:
-        return run.state.table("pseudo", fill=0.5)
+        return run.state.table("pseudo", kind="logit", fill=math.nan)

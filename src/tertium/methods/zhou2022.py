@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from tertium.state import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+Keys = npt.NDArray[Any]  # uint8 or uint32
+Counts = npt.NDArray[np.int64]
 UNSEEN = float("nan")  # the prediction of an image that no step has seen yet
 
 
@@ -80,15 +83,26 @@ class Em(Method):
         """Freeze the next of each class's least likely unknown labels."""
         if not self.apl or not self.warmup < run.epoch <= run.epochs:
             return
-        prediction, frozen = (table.values.numpy() for table in self._tables(run))
-        unknown = run.labels.dense() == 0
+        prediction, frozen = self._tables(run)
+        present, absent = run.labels.class_counts
+        unknown = len(run.labels) - present - absent
         # A running total from integers: equal steps without rounding errors that add up, and calling this
         # twice in an epoch freezes nothing twice.
-        due = self.frozen * unknown.sum(axis=0) * (run.epoch - self.warmup) / (run.epochs - self.warmup)
-        count = np.floor(due + 1e-9).astype(np.int64) - frozen.sum(axis=0)
-        scores = np.where(unknown & ~frozen, prediction, UNSEEN)  # NaN sorts last
-        rows, columns = lowest(scores, count)
-        frozen[rows, columns] = True
+        due = self.frozen * unknown * (run.epoch - self.warmup) / (run.epochs - self.warmup)
+        held = run.state.tensors.setdefault("frozen", torch.zeros(len(unknown), dtype=torch.int64)).numpy()
+        count = np.floor(due + 1e-9).astype(np.int64) - held
+
+        def free(rows: Tensor) -> Keys:
+            keys: Keys = prediction.keys(rows)
+            keys *= (run.labels.dense(rows) == 0) & ~frozen.read(rows).numpy()
+            return keys
+
+        bits = 8 * prediction.form.dtype.itemsize
+        lowest = Lowest(lambda: map(free, run.state.blocks()), bits, count, run)
+        for rows in run.state.blocks():
+            chosen = lowest.next(free(rows))
+            frozen.write(rows, frozen.read(rows) | torch.from_numpy(chosen))
+        held += lowest.count
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ and ℓ⁻ where known, −α·H(p) where unknown, β·BCE where frozen.
@@ -102,41 +116,92 @@ class Em(Method):
         if self.apl:
             prediction, frozen = self._tables(run)
             held = frozen.read(batch.index)
-            target = torch.where(held, prediction.read(batch.index).to(logits.dtype), target)
+            target = torch.where(held, prediction.read(batch.index).sigmoid_().to(logits.dtype), target)
             weight = weight.masked_fill(held, self.beta)
         target = torch.where(known, batch.labels.gt(0).to(logits.dtype), target)
         return {"em": F.binary_cross_entropy_with_logits(logits, target, weight)}
+
+    def corrected(self, logits: Tensor, batch: Batch, run: Run) -> Tensor | None:
+        """The unknown labels that are held as pseudo-labels: the least likely ones, so few are present."""
+        if not self.apl:
+            return None
+        return self._tables(run)[1].read(batch.index) & (batch.labels == 0)
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Keep the predictions that the next epoch chooses from; frozen ones stay as they are."""
         if self.apl:
             prediction, frozen = self._tables(run)
             held = prediction.read(batch.index)
-            now = logits.sigmoid().to(held.dtype)
+            now = logits.to(held.dtype)
             prediction.write(batch.index, torch.where(frozen.read(batch.index), held, now))
 
     def _tables(self, run: Run) -> tuple[Table, Table]:
-        """The last prediction of each label, and whether it is frozen there."""
+        """The last prediction of each label, as a logit, and whether it is frozen there."""
         state = run.state
-        return state.table("prediction", fill=UNSEEN), state.table("frozen", dtype=torch.bool)
+        return state.table("prediction", kind="logit", fill=UNSEEN), state.table("frozen", kind="flag")
 
 
-def lowest(
-    scores: npt.NDArray[np.float32], count: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return rows and columns of the ``count[c]`` lowest scores of each column c; NaN is never chosen.
+class Lowest:
+    """The lowest ``count[c]`` keys of each column c, over the rows of all processes.
 
-    >>> scores = np.array([[0.3, 0.1], [0.2, np.nan], [0.1, 0.1]], dtype=np.float32)
-    >>> rows, columns = lowest(scores, np.array([2, 1]))
-    >>> sorted(zip(columns.tolist(), rows.tolist()))
-    [(0, 1), (0, 2), (1, 0)]
+    ``blocks`` goes over this process's keys [B, C], unsigned integers of which 0 is never chosen. The limits
+    are found digit by digit, from how often each of 256 digits occurs in each column: a pass for each byte
+    of the keys, in the same memory whatever the number of rows. Of keys equal to the limit those of the
+    first rows are taken, and of process 0 before those of process 1.
     """
-    count = np.minimum(count, np.isfinite(scores).sum(axis=0))
-    most = int(count.max(initial=0))
-    if most <= 0:
-        nothing = np.empty(0, dtype=np.int64)
-        return nothing, nothing
-    # Indices rather than a threshold: equal scores (saturated predictions) would make it more than asked.
-    order = np.argpartition(scores, np.unique(count[count > 0] - 1), axis=0)[:most]
-    place, columns = np.nonzero(np.arange(most)[:, None] < count)
-    return order[place, columns], columns
+
+    def __init__(self, blocks: Callable[[], Iterable[Keys]], bits: int, count: Counts, run: Run) -> None:
+        columns = np.arange(len(count))
+        self.limit = np.zeros(len(count), np.uint32)  # [C] the highest key that is chosen
+        left = count.clip(min=0)
+        for shift in range(bits - 8, -1, -8):
+            mine = np.zeros((len(count), 256), np.int64)
+            for keys in blocks():
+                mine += _digits(keys, shift, self.limit)
+            seen = _total(mine, run)
+            running = seen.cumsum(axis=1)
+            left = np.minimum(left, running[:, -1])
+            if shift == bits - 8:
+                self.count = left  # [C] of the whole training set
+            digit = (running < left[:, None]).sum(axis=1)
+            left = left - (running - seen)[columns, digit]
+            self.limit = self.limit << 8 | digit.astype(np.uint32)
+        ties = np.zeros((run.state.world, len(count)), np.int64)
+        ties[run.state.rank] = mine[columns, digit]
+        earlier = _total(ties, run)[: run.state.rank].sum(axis=0)
+        self._left = (left - earlier).clip(0, ties[run.state.rank])
+
+    def next(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return which keys of the next block are chosen; blocks come in the order of the rows."""
+        limit = self.limit.astype(keys.dtype)
+        chosen: npt.NDArray[np.bool_] = (keys < limit) & (keys > 0)
+        ties = keys == limit
+        found = np.count_nonzero(ties, axis=0)
+        whole = found <= self._left
+        chosen |= ties & whole
+        part = np.flatnonzero(~whole & (self._left > 0))  # once for each column, in the block where it ends
+        chosen[:, part] |= ties[:, part] & (ties[:, part].cumsum(axis=0) <= self._left[part])
+        self._left -= np.minimum(found, self._left)
+        return chosen
+
+
+def _digits(keys: Keys, shift: int, prefix: npt.NDArray[np.uint32]) -> Counts:
+    """Count [C, 256] the digits at ``shift`` of the keys above 0 whose digits before are the prefix."""
+    size = keys.shape[1]
+    if keys.dtype == np.uint8:
+        flat = np.add(keys, np.arange(size) * 256, dtype=np.int64).reshape(-1)
+    else:
+        rows, columns = np.nonzero((keys > 0) & (keys >> (shift + 8) == prefix))
+        flat = columns * 256 + (keys[rows, columns] >> shift & 255)
+    counts = np.bincount(flat, minlength=256 * size).reshape(size, 256)
+    if keys.dtype == np.uint8:
+        counts[:, 0] = 0
+    return counts
+
+
+def _total(counts: Counts, run: Run) -> Counts:
+    """Return the sum over all processes."""
+    if run.state.world == 1:
+        return counts
+    shared = torch.from_numpy(counts).to(run.rng.device, torch.float64)  # NCCL wants it on the GPU
+    return (run.all_mean(shared) * run.state.world).round().long().cpu().numpy()
