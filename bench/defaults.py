@@ -13,7 +13,7 @@ import numpy as np
 from lightning.fabric import Fabric
 
 from tertium.config import HEAD
-from tertium.data import FeatureLoader
+from tertium.data import FeatureLoader, Order
 from tertium.errors import InputError
 from tertium.fit import Record, fit
 from tertium.labels import Labels
@@ -80,8 +80,8 @@ def choice(
     model = Classifier(partial.classes, features.shape[1])
     model.standardise(features[first])
     model.start_at(chosen.initial_rate(training))
-    held_out = FeatureLoader(features[second], validation, 256)
-    tested = FeatureLoader(unseen, test, 256)
+    held_out = FeatureLoader(features[second], validation, Order(len(validation), 256))
+    tested = FeatureLoader(unseen, test, Order(len(test), 256))
     assumed = validation.unlisted_absent()
 
     def validate(judged: Classifier) -> Record:
@@ -97,7 +97,7 @@ def choice(
     records = fit(
         model,
         chosen,
-        FeatureLoader(features[first], training, plan.batch_size),
+        FeatureLoader(features[first], training, Order(len(training), plan.batch_size)),
         plan,
         labels=training,
         fabric=Fabric(accelerator="cpu", devices=1),

@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from bench.measure import Row, paired_ratio, row, show
 from tertium.config import HEAD, WHOLE, Plan
-from tertium.data import Batch, FeatureLoader
+from tertium.data import Batch, FeatureLoader, Order
 from tertium.fit import fit
 from tertium.labels import Labels
 from tertium.methods import make
@@ -52,7 +52,7 @@ def linear() -> float:
         bare_loop(model, plan, ((inputs[rows], targets[rows]) for rows in torch.split(order, 16)))
 
     def ours() -> None:
-        train(Classifier(CLASSES, 1280), FeatureLoader(features, labels, 16), labels, plan)
+        train(Classifier(CLASSES, 1280), FeatureLoader(features, labels, Order(len(labels), 16)), labels, plan)
 
     bare()
     return paired_ratio(bare, ours, repeats=25)

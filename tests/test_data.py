@@ -7,6 +7,7 @@ from tertium.data import (
     ArrayPictures,
     FeatureLoader,
     ImageLoader,
+    Order,
     augmented,
     check_pictures,
     folder_pictures,
@@ -14,7 +15,6 @@ from tertium.data import (
     load_features,
     open_image,
     resized,
-    row_order,
 )
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -35,7 +35,7 @@ def test_feature_batches_cover_every_row_once(rng, monkeypatch, dense):
         monkeypatch.setattr("tertium.data._DENSE_LABELS", 0)
     features = rng.normal(size=(23, 4)).astype(np.float16)
     labels = Labels.from_dense(rng.integers(-1, 2, size=(23, 3)))
-    loader = FeatureLoader(features, labels, 5, seed=1)
+    loader = FeatureLoader(features, labels, Order(len(labels), 5, seed=1))
     for epoch in (0, 1, 2):
         batches = list(loader.epoch(epoch))
         assert len(batches) == len(loader) == 5
@@ -47,10 +47,49 @@ def test_feature_batches_cover_every_row_once(rng, monkeypatch, dense):
             np.testing.assert_array_equal(batch.labels, labels.dense(batch.index.numpy()))
 
 
-def test_row_order_depends_on_seed_and_epoch_alone():
-    np.testing.assert_array_equal(row_order(50, 1, 2), row_order(50, 1, 2))
-    assert not np.array_equal(row_order(50, 1, 2), row_order(50, 1, 3))
-    assert not np.array_equal(row_order(50, 1, 2), row_order(50, 2, 2))
+def test_the_order_depends_on_seed_and_epoch_alone():
+    def order(seed, epoch):
+        return np.concatenate(Order(50, 8, seed).rows(epoch))
+
+    np.testing.assert_array_equal(order(1, 2), order(1, 2))
+    assert not np.array_equal(order(1, 2), order(1, 3))
+    assert not np.array_equal(order(1, 2), order(2, 2))
+
+
+@pytest.mark.parametrize(("count", "size", "world"), [(50, 8, 2), (51, 8, 2), (100, 10, 3), (23, 8, 4)])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_processes_share_the_rows_out(count, size, world, epoch):
+    """Each keeps to its rows, none runs out of batches, and weighted means give the mean over all."""
+    orders = [Order(count, size, 1, rank, world) for rank in range(world)]
+    batches = [order.rows(epoch) for order in orders]
+    assert {len(own) for own in batches} == {len(orders[0])}
+    for rank, own in enumerate(batches):
+        assert sorted(np.concatenate(own)) == list(range(rank, count, world))
+    for step in range(len(orders[0])):
+        rows = [own[step] for own in batches]
+        assert min(len(part) for part in rows) > 0
+        weighted = [order.share(step) * part.mean() for order, part in zip(orders, rows, strict=True)]
+        assert np.mean(weighted) == pytest.approx(np.concatenate(rows).mean())
+
+
+def test_too_many_processes_for_the_images():
+    with pytest.raises(InputError, match="3 images in batches of 2 are too few for 2 processes"):
+        Order(3, 2, world=2)
+
+
+def test_an_epoch_can_start_in_the_middle(rng):
+    pixels = rng.integers(0, 256, size=(9, 20, 20, 3), dtype=np.uint8)
+    labels = Labels.from_dense(rng.integers(-1, 2, size=(9, 3)))
+    order = Order(9, 2, seed=5)
+    for loader in (
+        FeatureLoader(rng.normal(size=(9, 4)), labels, order),
+        ImageLoader(ArrayPictures(pixels), labels, 32, order),
+    ):
+        whole, rest = (list(loader.epoch(1, start)) for start in (0, 3))
+        assert len(rest) == 2
+        for one, other in zip(whole[3:], rest, strict=True):
+            assert torch.equal(one.inputs, other.inputs)
+            assert torch.equal(one.index, other.index)
 
 
 def test_image_batches_do_not_depend_on_the_number_of_workers(rng):
@@ -58,7 +97,7 @@ def test_image_batches_do_not_depend_on_the_number_of_workers(rng):
     labels = Labels.from_dense(rng.integers(-1, 2, size=(9, 3)))
     for epoch in (0, 1):
         alone, helped = (
-            list(ImageLoader(ArrayPictures(pixels), labels, 32, 4, workers=workers, seed=5).epoch(epoch))
+            list(ImageLoader(ArrayPictures(pixels), labels, 32, Order(len(labels), 4, seed=5), workers=workers).epoch(epoch))
             for workers in (0, 2)
         )
         assert len(alone) == 3
@@ -72,7 +111,7 @@ def test_image_batches_do_not_depend_on_the_number_of_workers(rng):
 def test_epochs_are_augmented_differently(rng):
     pixels = rng.integers(0, 256, size=(2, 20, 20, 3), dtype=np.uint8)
     labels = Labels.from_dense([[1], [1]])
-    loader = ImageLoader(ArrayPictures(pixels), labels, 32, 2)
+    loader = ImageLoader(ArrayPictures(pixels), labels, 32, Order(len(labels), 2))
     first, second = (next(iter(loader.epoch(epoch))) for epoch in (1, 2))
     order = torch.argsort(first.index), torch.argsort(second.index)
     assert not torch.equal(first.inputs[order[0]], second.inputs[order[1]])

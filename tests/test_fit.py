@@ -9,7 +9,7 @@ import torch
 from lightning.fabric import Fabric
 
 from tertium.config import HEAD, Settings
-from tertium.data import FeatureLoader
+from tertium.data import FeatureLoader, Order
 from tertium.errors import InputError
 from tertium.fit import fit, make_fabric, rate_factor
 from tertium.labels import Labels
@@ -33,7 +33,7 @@ def run(data, method=None, phase=PLAN, scores=None, **settings):
     return fit(
         Classifier(labels.classes, features.shape[1]),
         method or make("negative"),
-        FeatureLoader(features, labels, 16),
+        FeatureLoader(features, labels, Order(len(labels), 16)),
         replace(phase, **settings),
         labels=labels,
         fabric=Fabric(accelerator="cpu", devices=1),
@@ -142,7 +142,7 @@ def test_hooks_are_called_in_order(data):
 
     run(data, Spy(), epochs=2)
     epoch = [("after", 0)] * 4
-    expected = [("prepare", 0)]
+    expected = [("prepare", 1)]
     for number in (1, 2):
         expected += [("before", number)] + [("after", number) for _ in epoch]
     assert calls == expected
@@ -151,7 +151,7 @@ def test_hooks_are_called_in_order(data):
 def test_a_loss_that_is_not_a_number_stops_the_run(data):
     features, labels = data
     features[3, 2] = np.nan
-    with pytest.raises(InputError, match='the loss "bce" became nan in epoch 1'):
+    with pytest.raises(InputError, match='not finite in epoch 1, step .*"bce" is nan; the images of this batch are'):
         run((features, labels), epochs=2)
 
 

@@ -90,7 +90,10 @@ class Settings:
     seed: int = 0
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     device: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int = 1  # on this machine; each has a process of its own
+    nodes: int = 1  # machines, under SLURM; torchrun says by itself how many there are
     workers: int | None = None  # processes that decode images; by default one for each spare core
+    checkpoint_minutes: float = 5.0  # between checkpoints
     head: Phase = HEAD
     whole: Phase = WHOLE
 
@@ -103,6 +106,11 @@ class Settings:
             raise InputError(
                 "boost needs the protocol finetune or linear_init: pooled features have no places"
             )
+        for name in ("devices", "nodes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.checkpoint_minutes >= 0:
+            raise InputError(f"checkpoint_minutes must not be negative, but is {self.checkpoint_minutes}")
         if self.image_size < 32:
             raise InputError(f"image_size must be at least 32, not {self.image_size}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +34,16 @@ class Batch:
     inputs: Tensor  # uint8 images [B, 3, H, W] or float features [B, D]
     labels: Tensor  # int8 [B, C]: +1 present, −1 absent, 0 unknown
     index: Tensor  # int64 [B]: rows of the training labels
+    share: float = 1.0  # weight of its mean among those of all processes; they average to 1
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device."""
         if self.inputs.device == device:
             return self
-        return Batch(*(part.to(device, non_blocking=True) for part in (self.inputs, self.labels, self.index)))
+        inputs, labels, index = (
+            part.to(device, non_blocking=True) for part in (self.inputs, self.labels, self.index)
+        )
+        return Batch(inputs, labels, index, self.share)
 
 
 class Pictures(Protocol):
@@ -51,6 +56,10 @@ class Pictures(Protocol):
 
     def select(self, rows: npt.NDArray[np.int64]) -> Pictures:
         """Return these rows only."""
+        ...
+
+    def fingerprint(self, row: int) -> str:
+        """Return what tells this image from another, without decoding it."""
         ...
 
 
@@ -72,6 +81,10 @@ class FolderPictures:
         """Return these rows only."""
         return FolderPictures(self.folder, [self.names[row] for row in rows])
 
+    def fingerprint(self, row: int) -> str:
+        """The name and the size of the file."""
+        return f"{self.names[row]} {(self.folder / self.names[row]).stat().st_size}"
+
 
 @dataclass(frozen=True)
 class ArrayPictures:
@@ -89,6 +102,10 @@ class ArrayPictures:
     def select(self, rows: npt.NDArray[np.int64]) -> ArrayPictures:
         """Return these rows only."""
         return ArrayPictures(self.images[rows])
+
+    def fingerprint(self, row: int) -> str:
+        """A checksum of the pixels."""
+        return hashlib.sha256(np.ascontiguousarray(self.images[row]).data).hexdigest()
 
 
 def open_image(path: Path, draft: int | None = None) -> Image.Image:
@@ -169,56 +186,89 @@ class Loader(Protocol):
         """How many batches an epoch has."""
         ...
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Return the batches of an epoch, shuffled if it is above 0; 0 is the order of the rows."""
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Return the batches of an epoch from ``start`` on, shuffled if it is above 0; 0 is in row order."""
         ...
 
 
-def row_order(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Return the order of the rows in an epoch: a function of the seed and the epoch alone."""
-    if epoch == 0:
-        return np.arange(count)
-    return np.random.default_rng((seed, epoch)).permutation(count)
+@dataclass(frozen=True)
+class Order:
+    """Which rows make up which batch: a function of the seed, the epoch and the process alone.
+
+    Process ``rank`` of ``world`` keeps to the rows rank, rank + world, … and shuffles inside them. A batch of
+    ``batch_size`` rows is what all processes take in one step; each has the same number of steps.
+
+    >>> [Order(5, 4, rank=rank, world=2).rows(0) for rank in (0, 1)]
+    [[array([0, 2]), array([4])], [array([1]), array([3])]]
+    """
+
+    count: int
+    batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if self.world > 1 and self.count // self.world < len(self):
+            raise InputError(
+                f"{self.count:,} images in batches of {self.batch_size} are too few "
+                f"for {self.world} processes"
+            )
+
+    def __len__(self) -> int:
+        each = max(self.batch_size // self.world, 1)
+        return math.ceil(math.ceil(self.count / self.world) / each)
+
+    def rows(self, epoch: int) -> list[npt.NDArray[np.int64]]:
+        """Return the rows of each batch of this process."""
+        own = np.arange(self.rank, self.count, self.world)
+        if epoch:
+            key = (self.seed, epoch, self.rank) if self.world > 1 else (self.seed, epoch)
+            own = np.random.default_rng(key).permutation(own)
+        if self.world == 1:
+            return np.split(own, range(self.batch_size, self.count, self.batch_size)) if self.count else []
+        return np.array_split(own, len(self))  # no process may run out of batches before the others
+
+    def share(self, step: int) -> float:
+        """Return how much this process's batch counts: its rows by the mean over all processes."""
+        if self.world == 1:
+            return 1.0
+        owned = [len(range(rank, self.count, self.world)) for rank in range(self.world)]
+        sizes = [rows // len(self) + (step < rows % len(self)) for rows in owned]
+        return sizes[self.rank] * self.world / sum(sizes)
 
 
 class FeatureLoader:
     """Batches of feature rows, taken straight from one array."""
 
-    def __init__(self, features: npt.NDArray[Any], labels: Labels, batch_size: int, seed: int = 0) -> None:
+    def __init__(self, features: npt.NDArray[Any], labels: Labels, order: Order) -> None:
         self._features = torch.from_numpy(features)
-        self._labels = labels
-        self._batch_size, self._seed = batch_size, seed
+        self._labels, self._order = labels, order
         small = len(labels) * len(labels.classes) <= _DENSE_LABELS
         self._dense = torch.from_numpy(labels.dense()) if small else None
 
     def __len__(self) -> int:
-        return math.ceil(len(self._labels) / self._batch_size)
+        return len(self._order)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch."""
-        order = torch.from_numpy(row_order(len(self._labels), self._seed, epoch))
-        for rows in torch.split(order, self._batch_size):
+        for step, chosen in enumerate(self._order.rows(epoch)[start:], start):
+            rows = torch.from_numpy(chosen)
             labels = torch.from_numpy(self._labels.dense(rows)) if self._dense is None else self._dense[rows]
-            yield Batch(self._features[rows].float(), labels, rows)
+            yield Batch(self._features[rows].float(), labels, rows, self._order.share(step))
 
 
 class ImageLoader:
     """Batches of decoded, cropped and resized images, made by worker processes."""
 
     def __init__(
-        self,
-        pictures: Pictures,
-        labels: Labels,
-        size: int,
-        batch_size: int,
-        *,
-        workers: int = 0,
-        seed: int = 0,
+        self, pictures: Pictures, labels: Labels, size: int, order: Order, *, workers: int = 0
     ) -> None:
-        self._order = _Order(len(labels), batch_size, seed)
+        self._order = order
+        self._steps = _Steps(order)
         self._loader: DataLoader[Any] = DataLoader(
-            _Decoded(pictures, size, seed),
-            batch_sampler=self._order,
+            _Decoded(pictures, size, order.seed),
+            batch_sampler=self._steps,
             num_workers=workers,
             persistent_workers=workers > 0,
             collate_fn=_Collate(labels),
@@ -227,25 +277,35 @@ class ImageLoader:
     def __len__(self) -> int:
         return len(self._order)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch; above 0 the images are augmented."""
-        self._order.epoch = epoch
-        yield from self._loader
+        self._steps.epoch, self._steps.start = epoch, start
+        try:
+            for step, batch in enumerate(self._loader, start):
+                batch.share = self._order.share(step)
+                yield batch
+        except InputError as error:  # comes from a worker with its whole traceback; its last line says it
+            raise InputError(str(error).rpartition("InputError: ")[2].strip()) from None
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise InputError(
+                f"a process that decodes images ended ({error}); memory may be short: try workers=0"
+            ) from None
 
 
-class _Order:
+class _Steps:
     """Lists of (epoch, row): the epoch travels with the row, so that workers need no state of their own."""
 
-    def __init__(self, count: int, batch_size: int, seed: int) -> None:
-        self.count, self.batch_size, self.seed, self.epoch = count, batch_size, seed, 0
+    def __init__(self, order: Order) -> None:
+        self.order, self.epoch, self.start = order, 0, 0
 
     def __len__(self) -> int:
-        return math.ceil(self.count / self.batch_size)
+        return len(self.order) - self.start
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        rows = row_order(self.count, self.seed, self.epoch).tolist()
-        for start in range(0, self.count, self.batch_size):
-            yield [(self.epoch, row) for row in rows[start : start + self.batch_size]]
+        for rows in self.order.rows(self.epoch)[self.start :]:
+            yield [(self.epoch, row) for row in rows.tolist()]
 
 
 @dataclass(frozen=True)

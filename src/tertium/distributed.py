@@ -1,14 +1,63 @@
-"""What several processes share; with one process, nothing happens."""
+"""What several processes share; with one process, nothing happens.
+
+Process r of w owns the rows r, r + w, r + 2w, … for a whole run.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor, distributed
-from torch.distributed.nn.functional import all_reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, distributed, nn
+
+
+def _together() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def world() -> int:
-    """Return how many processes train together."""
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    """Return how many processes work together."""
+    return distributed.get_world_size() if _together() else 1
+
+
+def rank() -> int:
+    """Return the number of this process, from 0; 0 writes the files that all share."""
+    return distributed.get_rank() if _together() else 0
+
+
+def own_rows(count: int) -> npt.NDArray[np.int64]:
+    """Return which of ``count`` rows this process owns.
+
+    >>> own_rows(3)
+    array([0, 1, 2])
+    """
+    return np.arange(rank(), count, world())
+
+
+def barrier() -> None:
+    """Wait until every process is here."""
+    if world() > 1:
+        distributed.barrier()
+
+
+class _Mean(torch.autograd.Function):
+    """The mean over processes; what each loses by it comes back to all."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return _reduced(value)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Tensor:
+        return _reduced(outer[0])
+
+
+def _reduced(value: Tensor) -> Tensor:
+    total = value.detach().clone().contiguous()
+    distributed.all_reduce(total)
+    return total / world()
 
 
 def all_mean(value: Tensor) -> Tensor:
@@ -19,5 +68,62 @@ def all_mean(value: Tensor) -> Tensor:
     """
     if world() == 1:
         return value
-    total: Tensor = all_reduce(value)  # type: ignore[no-untyped-call]
-    return total / world()
+    mean: Tensor = _Mean.apply(value)
+    return mean
+
+
+def all_sum(value: Tensor) -> Tensor:
+    """Return the sum of a tensor over all processes, without gradients."""
+    if world() == 1:
+        return value
+    total = value.detach().to(_device(), copy=True)
+    distributed.all_reduce(total)
+    return total.to(value.device)
+
+
+def any_of(flag: bool) -> bool:
+    """Return whether the flag is set in any process."""
+    if world() == 1:
+        return flag
+    shared = torch.tensor([float(flag)], device=_device())
+    distributed.all_reduce(shared, op=distributed.ReduceOp.MAX)
+    return bool(shared.item())
+
+
+def from_first(value: Any) -> Any:
+    """Return what process 0 has of a plain value (numbers, text, lists)."""
+    if world() == 1:
+        return value
+    held = [value]
+    distributed.broadcast_object_list(held, src=0, device=_device())
+    return held[0]
+
+
+def share_buffers(model: nn.Module) -> None:
+    """Give every process the buffers of process 0, such as the running means of a batch norm."""
+    if world() > 1:
+        for value in model.buffers():
+            distributed.broadcast(value, src=0)
+
+
+def gather_rows(mine: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Return all ``count`` rows, from those that each process computed for the rows it owns."""
+    if world() == 1:
+        return mine
+    size = -(-count // world())  # of the process with most rows; the others are filled up
+    padded = torch.zeros((size, *mine.shape[1:]), dtype=torch.from_numpy(mine[:0]).dtype, device=_device())
+    padded[: len(mine)] = torch.from_numpy(mine)
+    parts = [torch.empty_like(padded) for _ in range(world())]
+    distributed.all_gather(parts, padded)
+    together = np.empty((count, *mine.shape[1:]), dtype=mine.dtype)
+    for number, part in enumerate(parts):
+        rows = len(together[number :: world()])
+        together[number :: world()] = part[:rows].cpu().numpy()
+    return together
+
+
+def _device() -> torch.device:
+    """NCCL moves tensors between GPUs only."""
+    if distributed.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

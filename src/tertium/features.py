@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tertium.data import ImageLoader, Pictures
+from tertium.data import ImageLoader, Order, Pictures
 from tertium.labels import Labels
 from tertium.model import Backbone
 from tertium.progress import Progress
@@ -28,7 +28,7 @@ def extract(
     nameless = Labels.unknown([str(row) for row in range(len(pictures))], ["any"])
     progress.start("extracting features", len(pictures), "images")
     with torch.inference_mode():
-        for batch in ImageLoader(pictures, nameless, size, 64, workers=workers).epoch(0):
+        for batch in ImageLoader(pictures, nameless, size, Order(len(pictures), 64), workers=workers).epoch(0):
             features[batch.index.numpy()] = backbone(batch.inputs.to(device)).cpu().numpy()
             progress.advance(len(batch.index))
     return features

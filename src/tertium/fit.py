@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from tertium.config import Phase, Plan, Settings
-from tertium.data import Loader
-from tertium.distributed import all_mean
-from tertium.errors import InputError
+from tertium.data import Batch, Loader
+from tertium.distributed import all_mean, rank, share_buffers, world
+from tertium.errors import InputError, some
 from tertium.labels import Labels
+from tertium.memory import Memorisation
 from tertium.methods import Method
 from tertium.model import Average, Classifier
 from tertium.progress import Progress
 from tertium.state import SampleState
 
 Record = dict[str, Any]
+TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
 Validate = Callable[[Classifier], dict[str, float | None]]
 
 
@@ -42,9 +48,13 @@ class FitRun:
     rng: torch.Generator
     features: Callable[[], npt.NDArray[Any]]
     predictions: Callable[[Method], npt.NDArray[np.float32]]
-    all_mean: Callable[[Tensor], Tensor] = all_mean
-    epoch: int = 0
+    epoch: int = 1
     lr: float = 0.0
+    share: float = 1.0  # of this process's batch (`Batch.share`)
+
+    def all_mean(self, value: Tensor) -> Tensor:
+        """Return the mean over all processes, weighted by their rows; gradients flow through it."""
+        return all_mean(value * self.share) if world() > 1 else value
 
 
 def _unavailable(*_: Any) -> Any:
@@ -66,12 +76,145 @@ class Fitted:
 
 
 def make_fabric(settings: Settings) -> Fabric:
-    """Return the engine: one device, in bfloat16 where the hardware has it."""
+    """Return the engine: one device or several, in bfloat16 where the hardware has it.
+
+    Under torchrun the environment says how many processes there are; else ``devices`` and ``nodes`` do.
+    """
     precision: Any = settings.precision
     if precision == "auto":
         on_gpu = settings.device != "cpu" and torch.cuda.is_available()
         precision = "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
-    return Fabric(accelerator=settings.device, devices=1, precision=precision)
+    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
+    nodes = int(os.environ.get("WORLD_SIZE", devices * settings.nodes)) // devices
+    several = devices * nodes > 1
+    return Fabric(
+        accelerator=settings.device,
+        devices=devices,
+        num_nodes=nodes,
+        precision=precision,
+        strategy=DDPStrategy(timeout=timedelta(seconds=TIMEOUT)) if several else "auto",
+    )
+
+
+class Course:
+    """All that changes while a model is fitted: what a checkpoint keeps."""
+
+    def __init__(
+        self, model: Classifier, phase: Plan, run: FitRun, memory: Memorisation | None = None
+    ) -> None:
+        self.model, self.run, self.memory = model, run, memory
+        self.optimizer = _optimizer(model, phase)
+        self.average = Average(model, phase.ema) if phase.ema else None
+        self.best = _Best()
+        self.records: list[Record] = []
+        self.step = 0  # done in this epoch
+        self.totals: dict[str, Tensor] = {}  # of this epoch, each term summed over its steps
+        self.seconds = 0.0  # of this epoch
+
+    @property
+    def judged(self) -> Classifier:
+        """The model that is validated and kept."""
+        return self.average.model if self.average else self.model
+
+    def after_step(self, terms: Mapping[str, Tensor], seconds: float) -> None:
+        """Count a step."""
+        if self.average:
+            self.average.update()
+        for name, value in terms.items():
+            part = value.detach() if self.run.share == 1 else value.detach() * self.run.share
+            self.totals[name] = self.totals[name] + part if name in self.totals else part
+        self.step, self.seconds = self.step + 1, seconds
+
+    def after_epoch(self, figures: Record) -> None:
+        """Keep an epoch's figures, and the weights if they are the best; go on to the next epoch."""
+        self.records.append(figures)
+        self.best.offer(self.run.epoch, figures.get("score"), self.judged)
+        self.run.epoch += 1
+        self.step, self.totals, self.seconds = 0, {}, 0.0
+
+    def best_is_old(self, patience: int) -> bool:
+        """Return whether so many epochs have brought nothing better."""
+        return len(self.records) - self.best.epoch >= patience
+
+    def figures(self) -> dict[str, Any]:
+        """Return the plain values that say how far the fit has come."""
+        return {
+            "epoch": self.run.epoch,
+            "step": self.step,
+            "seconds": self.seconds,
+            "records": self.records,
+            "best_epoch": self.best.epoch,
+            "best_score": self.best.score,
+            "averaged": self.average.steps if self.average else 0,
+        }
+
+    def shared(self) -> dict[str, Tensor]:
+        """Return the tensors that are the same in all processes."""
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "model": self.model.state_dict(),
+            "best": self.best.state,
+            "optimizer": {
+                f"{number}.{name}": value
+                for number, held in self.optimizer.state_dict()["state"].items()
+                for name, value in held.items()
+            },
+            "total": {name: all_mean(value) for name, value in self.totals.items()},
+        }
+        if self.average:
+            parts["average"] = self.average.model.state_dict()
+        return {f"{part}.{name}": value for part, held in parts.items() for name, value in held.items()}
+
+    def own(self) -> dict[str, Tensor]:
+        """Return what differs between processes: the random streams, and what is known of their images."""
+        streams = {"rng.method": self.run.rng.get_state(), "rng.torch": torch.get_rng_state()}
+        seen = self.memory.to_dict() if self.memory else {}
+        return streams | {f"memory.{name}": value for name, value in seen.items()}
+
+    def restore(
+        self, figures: Mapping[str, Any], shared: Mapping[str, Tensor], own: Mapping[str, Tensor]
+    ) -> None:
+        """Take over what `figures`, `shared` and `own` gave."""
+        parts: dict[str, dict[str, Tensor]] = {"best": {}, "total": {}, "optimizer": {}}
+        for key, value in shared.items():
+            part, _, name = key.partition(".")
+            parts.setdefault(part, {})[name] = value
+        self.model.load_state_dict(parts["model"])
+        if self.average:
+            self.average.model.load_state_dict(parts["average"])
+            self.average.steps = figures["averaged"]
+        self._restore_optimizer(parts["optimizer"])
+        self.best.epoch, self.best.score, self.best.state = (
+            figures["best_epoch"],
+            figures["best_score"],
+            parts["best"],
+        )
+        device = self.model.head.weight.device
+        self.totals = {name: value.to(device) for name, value in parts["total"].items()}
+        self.records, self.step, self.seconds = figures["records"], figures["step"], figures["seconds"]
+        self.run.epoch = figures["epoch"]
+        if own:  # with another number of processes the streams start anew
+            self.run.rng.set_state(own["rng.method"])
+            torch.set_rng_state(own["rng.torch"])
+            if self.memory:
+                seen = {key: value for key, value in own.items() if key.startswith("memory.")}
+                self.memory.load({key.removeprefix("memory."): value for key, value in seen.items()})
+
+    def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
+        whole = self.optimizer.state_dict()
+        for key, value in saved.items():
+            number, _, name = key.partition(".")
+            whole["state"].setdefault(int(number), {})[name] = value
+        self.optimizer.load_state_dict(whole)
+
+
+class Keeper:
+    """Where a fit may be kept and taken up again; this one does neither."""
+
+    def restore(self, course: Course) -> None:
+        """Take up what was kept."""
+
+    def offer(self, course: Course) -> None:
+        """Keep the course as it is now, if it is time to; called after each step and each epoch."""
 
 
 def fit(
@@ -88,74 +231,96 @@ def fit(
     features: Callable[[], npt.NDArray[Any]] = _unavailable,
     predictions: Callable[[Method], npt.NDArray[np.float32]] = _unavailable,
     record: Callable[[Record], None] = lambda _: None,
+    memory: Memorisation | None = None,
+    keeper: Keeper | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
     """Train ``model`` and return it as it was after its best epoch on the validation score.
 
     ``validate`` gives named figures, of which ``score`` decides; where it is None nothing is chosen and the
     last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives a phase;
-    ``features`` and ``predictions`` are what a method may ask of its `Run`.
+    ``features`` and ``predictions`` are what a method may ask of its `Run`. ``memory`` looks on, where the
+    truth is known; nothing of it reaches the training.
     """
-    progress = progress or Progress()
+    progress, keeper = progress or Progress(), keeper or Keeper()
     rng = torch.Generator(fabric.device).manual_seed(seed)
-    state = state or SampleState(*labels.shape)
+    state = state or SampleState(*labels.shape, rank=rank(), world=world())
     run = FitRun(labels, state, phase.epochs, rng, features, predictions)
     model.to(fabric.device)
-    optimizer = _optimizer(model, phase)
-    groups = optimizer.param_groups
-    average = Average(model, phase.ema) if phase.ema else None
-    judged = average.model if average else model
-    forward, backward, optimizer = _engine(fabric, model, optimizer)
-    best, records = _Best(), []
-    steps, step = phase.epochs * len(loader), 0
+    course = Course(model, phase, run, memory)
+    forward, backward = _engine(fabric, model, course.optimizer)
     method.prepare(run)
+    if rank() > 0:  # what is drawn before is for all images, from here on for those of a process
+        rng.manual_seed(seed + rank())
+    keeper.restore(course)
+    steps = phase.epochs * len(loader)
     progress.start(f"training {method.name}", steps, "batches")
-    for run.epoch in range(1, phase.epochs + 1):
-        started = time.perf_counter()
-        totals: dict[str, Tensor | float] = {}
-        method.before_epoch(run)
+    progress.advance((run.epoch - 1) * len(loader) + course.step)
+    while run.epoch <= phase.epochs:
+        started = time.perf_counter() - course.seconds
+        if course.step == 0:
+            method.before_epoch(run)
         model.train()
-        for cpu_batch in loader.epoch(run.epoch):
+        for cpu_batch in loader.epoch(run.epoch, course.step):
             batch = cpu_batch.to(fabric.device)
-            run.lr = _set_rate(groups, rate_factor(phase, (step + 0.5) / steps))
+            done = ((run.epoch - 1) * len(loader) + course.step + 0.5) / steps
+            run.share, run.lr = batch.share, _set_rate(course.optimizer, rate_factor(phase, done))
             logits = forward(batch.inputs)
             terms = method.terms(logits, batch, run)
-            backward(reduce(add, terms.values()))
+            loss = reduce(add, terms.values())
+            _check_finite(loss, terms, batch, course)
+            backward(loss if batch.share == 1 else loss * batch.share)
             if phase.clip:
                 clip_grad_norm_(model.parameters(), phase.clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            course.optimizer.step()
+            course.optimizer.zero_grad()
             with torch.no_grad():
-                if average:
-                    average.update()
+                if memory:
+                    memory.see(logits, batch, method.corrected(logits, batch, run))
                 method.after_step(logits, batch, run)
-                for name, value in terms.items():
-                    totals[name] = totals.get(name, 0.0) + value.detach()
-            step += 1
+                course.after_step(terms, time.perf_counter() - started)
             progress.advance()
-        figures = _epoch_record(run.epoch, totals, len(loader), time.perf_counter() - started)
-        figures |= validate(judged)
+            keeper.offer(course)
+        figures = _epoch_record(run.epoch, course.totals, len(loader), course.seconds)
+        if memory:
+            figures["memory"] = memory.end_epoch()
+        share_buffers(course.judged)
+        figures |= validate(course.judged)
         record(figures)
-        records.append(figures)
-        best.offer(run.epoch, figures.get("score"), judged)
-        if run.epoch - best.epoch >= phase.patience:
-            progress.note(f"stopped after epoch {run.epoch}: no better score since epoch {best.epoch}")
+        course.after_epoch(figures)
+        if course.best_is_old(phase.patience):
+            progress.note(f"stopped early: no better score since epoch {course.best.epoch}")
             break
-    judged.load_state_dict(best.state)
-    return Fitted(judged.eval(), records, best.epoch)
+        keeper.offer(course)
+    course.judged.load_state_dict(course.best.state)
+    return Fitted(course.judged.eval(), course.records, course.best.epoch)
 
 
 class _Best:
     """The weights of the best epoch so far; of the last one where there is no score."""
 
     def __init__(self) -> None:
-        self.epoch, self.score = 0, -math.inf
+        self.epoch = 0
+        self.score: float | None = None
         self.state: dict[str, Any] = {}
 
     def offer(self, epoch: int, score: float | None, model: Classifier) -> None:
-        if score is None or score > self.score:
-            self.epoch, self.score = epoch, -math.inf if score is None else score
+        if score is None or self.score is None or score > self.score:
+            self.epoch, self.score = epoch, score
             self.state = copy.deepcopy(model.state_dict())
+
+
+def _check_finite(loss: Tensor, terms: dict[str, Tensor], batch: Batch, course: Course) -> None:
+    if math.isfinite(loss.item()):
+        return
+    run, step = course.run, course.step + 1
+    strange = {name: value.item() for name, value in terms.items() if not math.isfinite(value.item())}
+    which = ", ".join(f'"{name}" is {value}' for name, value in (strange or {"sum": loss.item()}).items())
+    ids = run.labels.images.take(pa.array(batch.index.cpu().numpy())).to_pylist()
+    raise InputError(
+        f"the loss is not finite in epoch {run.epoch}, step {step}: {which}; the images of this batch are "
+        f"{some(ids, 8)}; look at their inputs, or try a smaller lr"
+    )
 
 
 def _optimizer(model: Classifier, phase: Phase) -> torch.optim.Optimizer:
@@ -165,22 +330,22 @@ def _optimizer(model: Classifier, phase: Phase) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, fused=True)
 
 
-def _engine(fabric: Fabric, model: Classifier, optimizer: Any) -> tuple[Any, Any, Any]:
-    """Return how to run forward, backward and the optimizer.
+def _engine(fabric: Fabric, model: Classifier, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    """Return how to run forward and backward.
 
     On one device in full precision Fabric's wrappers change nothing, but cost a tenth of a small step.
     """
     if fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true":
-        return model, Tensor.backward, optimizer
-    module, wrapped = fabric.setup(model, optimizer)
-    return module, fabric.backward, wrapped
+        return model, Tensor.backward
+    module, _ = fabric.setup(model, optimizer)
+    return module, fabric.backward
 
 
-def _set_rate(groups: list[dict[str, Any]], factor: float) -> float:
+def _set_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
     """Set the rates of all groups; return that of the head, which comes first."""
-    for group in groups:
+    for group in optimizer.param_groups:
         group["lr"] = group["peak"] * factor
-    return float(groups[0]["lr"])
+    return float(optimizer.param_groups[0]["lr"])
 
 
 def rate_factor(phase: Phase, done: float) -> float:
@@ -201,9 +366,6 @@ def rate_factor(phase: Phase, done: float) -> float:
     return (1 + math.cos(math.pi * (done - phase.warmup) / (1 - phase.warmup))) / 2
 
 
-def _epoch_record(epoch: int, totals: dict[str, Any], batches: int, seconds: float) -> Record:
-    terms = {name: float(value) / batches for name, value in totals.items()}
-    for name, value in terms.items():
-        if not math.isfinite(value):
-            raise InputError(f'the loss "{name}" became {value} in epoch {epoch}; try a smaller lr')
+def _epoch_record(epoch: int, totals: dict[str, Tensor], batches: int, seconds: float) -> Record:
+    terms = {name: float(all_mean(value)) / batches for name, value in totals.items()}
     return {"epoch": epoch, "loss": sum(terms.values()), "terms": terms, "seconds": round(seconds, 3)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tertium.files import replacing
 
 Ints = npt.NDArray[np.integer[Any]]
 _FORMAT = "tertium labels 1"
+_DAMAGE = (pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, MemoryError)
+_BLOCK = 1 << 20  # keys worked on at once
 
 
 Rule = Literal["error", "absent", "present", "unknown"]
@@ -101,27 +104,23 @@ class Labels:
         """
         ids = images if isinstance(images, pa.Array) else pa.array(images, pa.string())
         names = _check_names(classes)
-        present = np.asarray(values) > 0
         # One sortable integer for a triple: no argsort, and equal triples end side by side.
-        keys = np.asarray(rows, dtype=np.int64) * len(names)
-        keys += np.asarray(columns, dtype=np.int64)
+        keys = np.array(rows, dtype=np.int64)
+        keys *= len(names)
+        keys += np.asarray(columns, dtype=np.int32)
         keys <<= 1
-        keys |= present
+        keys |= np.asarray(values) > 0
         keys.sort()
         keys, duplicates = _once(keys)
-        clash = np.flatnonzero(keys[1:] >> 1 == keys[:-1] >> 1)  # the absent one; the present one is next
+        clash = _clashes(keys)  # the absent one; the present one is next
         if clash.size and contradictions == "error":
             cells = [divmod(int(keys[place]) >> 1, len(names)) for place in clash[:10]]
             raise ContradictionError([(ids[row].as_py(), names[column]) for row, column in cells], clash.size)
         if clash.size:
             dropped = {"absent": clash + 1, "present": clash, "unknown": np.concatenate([clash, clash + 1])}
             keys = np.delete(keys, dropped[contradictions])
-        cells = keys >> 1
-        entries = (cells % len(names) + 1).astype(_entry_type(len(names)))
-        entries *= (keys & 1).astype(entries.dtype) * 2 - 1
-        counts = np.bincount(cells // len(names), minlength=len(ids)) if len(cells) else np.zeros(len(ids))
-        labels = cls(_offsets(counts), entries, names, _check_ids(ids), splits)
-        return labels, duplicates, int(clash.size)
+        offsets, entries = _rows_of_keys(keys, len(ids), len(names))
+        return cls(offsets, entries, names, _check_ids(ids), splits), duplicates, int(clash.size)
 
     @classmethod
     def from_dense(
@@ -161,6 +160,27 @@ class Labels:
             classes=_numbered(matrix.shape[1]) if classes is None else _check_width(classes, matrix.shape[1]),
             images=_numbered(matrix.shape[0]) if images is None else images,
         )
+
+    @classmethod
+    def from_pandas(cls, frame: Any, *, present: Any, absent: Any, unknown: Any) -> Labels:
+        """Build from a DataFrame whose index names the images and whose columns name the classes.
+
+        ``present``, ``absent`` and ``unknown`` say which value means what, and another value is an error. NaN
+        stands for every missing value: ``from_pandas(frame, present=1, absent=0, unknown=float("nan"))``.
+        """
+        cells = frame.to_numpy(dtype=object, na_value=np.nan)
+        values, told = np.zeros(cells.shape, dtype=np.int8), np.zeros(cells.shape, dtype=np.int8)
+        for value, sign in ((present, 1), (absent, -1), (unknown, 0)):
+            here = cells != cells if value != value else cells == value  # noqa: PLR0124  # only NaN differs
+            values[here] = sign
+            told += here
+        images, classes = list(map(str, frame.index)), list(map(str, frame.columns))
+        for wrong, reason in ((told == 0, "is none of the three values"), (told > 1, "is two of the values")):
+            if wrong.any():
+                row, column = np.argwhere(wrong)[0]
+                where = f'"{classes[column]}" in "{images[row]}"'
+                raise InputError(f"{where}: {cells[row, column]!r} {reason} that were named")
+        return cls.from_dense(values, classes=classes, images=images)
 
     @classmethod
     def unknown(cls, images: Iterable[str], classes: Sequence[str]) -> Labels:
@@ -353,6 +373,14 @@ class Labels:
         with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as sink:
             sink.write_table(table, max_chunksize=max(1, len(self)))
 
+    def fingerprint(self) -> str:
+        """Return a checksum of the images, the classes and what is known."""
+        found = hashlib.sha256(json.dumps(self.classes).encode())
+        found.update(np.ascontiguousarray(self.offsets, dtype=np.int64).data)
+        found.update(np.ascontiguousarray(self.entries, dtype=np.int32).data)
+        found.update("\0".join(self.images.to_pylist()).encode())
+        return found.hexdigest()
+
     def to_arrow(self) -> pa.Table:
         """Return a table image, entries[, split], the class names in its metadata."""
         is_long = self.offsets.dtype == np.int64
@@ -373,12 +401,17 @@ class Labels:
         if not len(table):
             table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=table.schema)])
         lists, ids = table["entries"].chunk(0), table["image"].chunk(0)
-        classes = tuple(json.loads(metadata[b"classes"]))
-        entries, offsets = np.asarray(lists.values), np.asarray(lists.offsets)
-        top = int(np.abs(entries).max(initial=0))
-        if top > len(classes) or not (entries != 0).all() or offsets[-1] > len(entries):
-            raise InputError("the labels are damaged: an entry lies outside the classes")
         splits = table["split"].chunk(0) if "split" in table.column_names else None
+        for column in (ids, splits):  # an id or a split that points outside the file would be read later
+            if column is not None:
+                column.validate(full=True)
+        classes = _check_names(json.loads(metadata[b"classes"]))
+        entries, offsets = np.asarray(lists.values), np.asarray(lists.offsets)
+        top = max(int(entries.max(initial=0)), -int(entries.min(initial=0)))
+        is_ordered = offsets[0] == 0 and bool((offsets[1:] >= offsets[:-1]).all())
+        is_filled = np.count_nonzero(entries) == len(entries)
+        if top > len(classes) or not is_filled or not is_ordered or offsets[-1] > len(entries):
+            raise InputError("the labels are damaged: an entry lies outside the classes")
         return cls(offsets, entries, classes, ids, splits)
 
     @classmethod
@@ -388,8 +421,10 @@ class Labels:
             return cls.from_arrow(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
         except FileNotFoundError:
             raise InputError(f"{path}: no such file") from None
-        except (pa.ArrowInvalid, InputError) as error:
+        except InputError as error:
             raise InputError(f"{path}: {error}") from None
+        except _DAMAGE as error:
+            raise InputError(f"{path}: not an Arrow file of labels, or a damaged one ({error})") from None
 
 
 def _once(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
@@ -399,6 +434,29 @@ def _once(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
     np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
     repeated = len(keys) - int(fresh.sum())
     return (keys[fresh] if repeated else keys), repeated
+
+
+def _clashes(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where a cell of sorted keys without repetitions is absent and, in the next key, present."""
+    found = []
+    for start in range(0, len(keys), _BLOCK):  # in blocks: whole arrays would need three times the memory
+        cells = keys[start : start + _BLOCK + 1] >> 1
+        found.append(np.flatnonzero(cells[1:] == cells[:-1]) + start)
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+
+def _rows_of_keys(keys: npt.NDArray[np.int64], rows: int, classes: int) -> tuple[Ints, Ints]:
+    """Return the offsets and entries of sorted keys (row × classes + class) × 2 + present."""
+    counts = np.zeros(rows, dtype=np.int64)
+    entries: Ints = np.empty(len(keys), dtype=_entry_type(classes))
+    for start in range(0, len(keys), _BLOCK):
+        block = keys[start : start + _BLOCK]
+        row, column = np.divmod(block >> 1, classes)
+        entries[start : start + _BLOCK] = np.where(block & 1, column + 1, -column - 1)
+        first = int(row[0])
+        own = np.bincount(row - first)
+        counts[first : first + len(own)] += own
+    return _offsets(counts), entries
 
 
 def _places(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -439,11 +497,39 @@ def _check_width(classes: Sequence[str], width: int) -> Sequence[str]:
 
 
 def _check_ids(images: pa.Array) -> pa.Array:
+    if _surely_distinct(images):
+        return images
     if len(pc.unique(images)) < len(images):
         counts = pc.value_counts(images)
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1)).to_pylist()
         raise InputError(f"an image id stands for two rows: {some(twice)}")
     return images
+
+
+def _surely_distinct(images: pa.Array) -> bool:
+    """Whether ids of one width all have different hashes: then they differ; otherwise nothing is said.
+
+    Sorting numbers is several times as quick as a hash table of millions of texts.
+    """
+    if not pa.types.is_string(images.type) or images.null_count or len(images) < 2:
+        return False
+    offsets = np.frombuffer(images.buffers()[1], dtype=np.int32)[
+        images.offset : images.offset + len(images) + 1
+    ]
+    width = int(offsets[1] - offsets[0])
+    if not width or not (np.diff(offsets) == width).all():
+        return False
+    letters = np.frombuffer(images.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
+    sums = np.zeros(len(images), dtype=np.uint64)
+    table = letters.reshape(-1, width)
+    for start in range(0, width, 8):
+        word = np.zeros((len(images), 8), dtype=np.uint8)
+        word[:, : min(8, width - start)] = table[:, start : start + 8]
+        sums += word.view(np.uint64)[:, 0]
+        sums *= np.uint64(0x9E3779B97F4A7C15)
+        sums ^= sums >> np.uint64(29)
+    sums.sort()
+    return bool((sums[1:] != sums[:-1]).all())
 
 
 def _check_values(values: npt.NDArray[Any]) -> None:

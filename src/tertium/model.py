@@ -197,14 +197,14 @@ class Average:
 
     def __init__(self, model: Classifier, decay: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        self._decay, self._steps = decay, 0
+        self._decay, self.steps = decay, 0
         self._mine, self._theirs = _floats(self.model), _floats(model)
 
     @torch.no_grad()
     def update(self) -> None:
         """Move towards the model's present weights."""
-        self._steps += 1
-        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        self.steps += 1
+        decay = min(self._decay, (1 + self.steps) / (10 + self.steps))
         torch._foreach_lerp_(self._mine, self._theirs, 1 - decay)
 
 

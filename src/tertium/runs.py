@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tertium.errors import InputError
-from tertium.files import read_json, write_json
+from tertium.files import read_json, replacing, write_json
 
 _VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
 
@@ -54,6 +54,12 @@ class RunFolder:
         """Add one epoch to ``metrics.jsonl``."""
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as lines:
             lines.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def rewrite(self, records: list[dict[str, Any]]) -> None:
+        """Set ``metrics.jsonl`` back to these epochs."""
+        with replacing(self.path / "metrics.jsonl") as temporary:
+            lines = [json.dumps(record, allow_nan=False) + "\n" for record in records]
+            temporary.write_text("".join(lines), encoding="utf-8")
 
     def log(self, text: str) -> None:
         """Add a line to ``log.txt``."""

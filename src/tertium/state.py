@@ -2,32 +2,407 @@
 
 It lives outside every module, since a wrapper for several processes would overwrite what differs between
 them. The labels themselves never change: corrections are state.
+
+A table of a million images and ten thousand classes has ten billion entries. Above a limit tables are
+therefore stored compactly (a logit in a byte, a flag in a bit), large ones in files of which only the rows of
+a batch are read and written, and in several processes each holds only the rows that it owns.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
+from numpy.lib import format as npy
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Generator, Tensor
+
+from tertium.errors import InputError
+from tertium.files import read_json, replacing, write_json
+
+Kind = Literal["number", "logit", "size", "flag"]
+Start = Tensor | Callable[[Tensor], Tensor] | None
+Array = npt.NDArray[Any]
+Places = npt.NDArray[np.int64]
+
+EXACT = 2**30  # bytes that one table of float32 may take, over all processes, before tables become compact
+IN_MEMORY = 64 * 2**20  # bytes up to which a table stays in memory
+_BLOCK = 2**24  # entries that a pass over all rows holds at once
+_FORMAT = "tertium state 1"
+
+
+# ---- how values are stored -------------------------------------------------------------------------------
+
+
+class Form(Protocol):
+    """How the values of a table become bytes."""
+
+    @property
+    def name(self) -> str:
+        """As the saved state calls it."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of a stored item."""
+        ...
+
+    def width(self, classes: int) -> int:
+        """Return how many stored items hold a row of that many values."""
+        ...
+
+    def encode(self, values: Tensor, rng: Generator | None) -> Array:
+        """Return values [B, C] as they are stored; with ``rng`` rounding is a draw, right on average."""
+        ...
+
+    def decode(self, stored: Array, classes: int, device: torch.device) -> Tensor:
+        """Return the values [B, C] on a device."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Values as they are."""
+
+    name: str  # of the type: float32, float16, bool
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of an item."""
+        return np.dtype(self.name)
+
+    def width(self, classes: int) -> int:
+        """One item for a value."""
+        return classes
+
+    def encode(self, values: Tensor, rng: Generator | None) -> Array:
+        """To the nearest; NumPy does not know bfloat16."""
+        if values.is_floating_point():
+            values = values.float()
+        return values.cpu().numpy().astype(self.dtype, copy=False)
+
+    def decode(self, stored: Array, classes: int, device: torch.device) -> Tensor:
+        """Flags as they are, numbers as float32."""
+        values = torch.from_numpy(stored).to(device)
+        return values if values.dtype == torch.bool else values.float()
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Logits in a byte: steps of a tenth within ±12.7, and 0 for NaN, so that a file of zeros is "unseen"."""
+
+    name: ClassVar[str] = "steps"
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
+
+    def width(self, classes: int) -> int:
+        """One byte for a value."""
+        return classes
+
+    def encode(self, values: Tensor, rng: Generator | None) -> Array:
+        """To the nearest step, or with ``rng`` to one of the two neighbours, the nearer the likelier."""
+        steps = values.float() * 10
+        steps += 128 + (0.5 if rng is None else _drawn(steps, rng))
+        # NaN passes through clamp and becomes 0 only here: a cast of NaN is undefined.
+        return steps.clamp_(1, 255).nan_to_num_(0.0).to(torch.uint8).cpu().numpy()
+
+    def decode(self, stored: Array, classes: int, device: torch.device) -> Tensor:
+        """NaN where nothing was written."""
+        codes = torch.from_numpy(stored).to(device)
+        values = codes.float().sub_(128).div_(10)
+        unseen = codes == 0
+        return values.masked_fill_(unseen, torch.nan) if unseen.any() else values
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """Sizes in a byte: three steps for each factor of two, from 2⁻⁷⁶ to 2⁸, and 0 for all that is smaller.
+
+    A size is off by up to 12 %. Steps are drawn in the logarithm, so that a slow decay is right on average.
+    """
+
+    name: ClassVar[str] = "magnitudes"
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
+
+    def width(self, classes: int) -> int:
+        """One byte for a value."""
+        return classes
+
+    def encode(self, values: Tensor, rng: Generator | None) -> Array:
+        """To the nearest step of the logarithm, or a drawn one."""
+        steps = values.float().log2().mul_(3)
+        steps += 230 + (0.5 if rng is None else _drawn(steps, rng))
+        return steps.clamp_(0, 255).to(torch.uint8).cpu().numpy()
+
+    def decode(self, stored: Array, classes: int, device: torch.device) -> Tensor:
+        """The middle of each step."""
+        codes = torch.from_numpy(stored).to(device)
+        values = codes.float().sub_(230).div_(3).exp2_()
+        none = codes == 0
+        return values.masked_fill_(none, 0.0) if none.any() else values
+
+
+def _drawn(like: Tensor, rng: Generator) -> Tensor:
+    """Added before digits are cut off, this rounds up as often as the digits say.
+
+    A byte for each value: quicker than drawing floats, and as good, since steps are coarse.
+    """
+    words = torch.empty(-(-like.numel() // 8), dtype=torch.int64, device=rng.device)
+    words.random_(-(2**63), None, generator=rng)
+    drawn = words.view(torch.uint8)[: like.numel()].view(like.shape).to(like.device)
+    return drawn.float().add_(0.5).div_(256)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Flags, eight in a byte."""
+
+    name: ClassVar[str] = "bits"
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
+
+    def width(self, classes: int) -> int:
+        """The last byte is filled up."""
+        return -(-classes // 8)
+
+    def encode(self, values: Tensor, rng: Generator | None) -> Array:
+        """Nothing is lost."""
+        return np.packbits(values.cpu().numpy().astype(bool, copy=False), axis=1)
+
+    def decode(self, stored: Array, classes: int, device: torch.device) -> Tensor:
+        """As Booleans."""
+        return torch.from_numpy(np.unpackbits(stored, axis=1, count=classes).view(bool)).to(device)
+
+
+# ---- where they are stored -------------------------------------------------------------------------------
+
+
+class Store(Protocol):
+    """Stored rows, by their place."""
+
+    def read(self, places: Places) -> Array:
+        """Return these rows."""
+        ...
+
+    def write(self, places: Places, stored: Array) -> None:
+        """Replace these rows."""
+        ...
+
+
+class _Memory:
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+        self.rows: Array = np.zeros(shape, dtype)
+
+    def read(self, places: Places) -> Array:
+        found: Array = self.rows[places]
+        return found
+
+    def write(self, places: Places, stored: Array) -> None:
+        self.rows[places] = stored
+
+
+class _File:
+    """A .npy file, read and written at positions.
+
+    Not a memory map: the pages of a map that were touched count as resident memory, and a full disk would
+    kill the process without a word.
+    """
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self.path = path
+        self._handle = handle
+        with open(handle, "rb", closefd=False) as file:
+            file.seek(0)
+            version = npy.read_magic(file)
+            read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+            self.shape, ordered, self.dtype = read_header(file)
+            self._start = file.tell()
+        if ordered or len(self.shape) != 2 or self.dtype.hasobject:
+            raise ValueError("not a table")
+        self._row = self.shape[1] * self.dtype.itemsize
+        if os.fstat(handle).st_size != self._start + self.shape[0] * self._row:
+            raise ValueError("its length is not that of its header")
+
+    @classmethod
+    def made(cls, path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> _File:
+        """A new file of zeros, deleted when nobody holds the table any more."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        with open(handle, "wb", closefd=False) as file:
+            _write_header(file, shape, dtype)
+            start = file.tell()
+        size = shape[0] * shape[1] * dtype.itemsize
+        try:
+            os.posix_fallocate(handle, start, size)  # the space is ours from now on
+        except OSError as error:
+            _discard(handle, path)
+            if error.errno != errno.ENOSPC:
+                raise
+            free = shutil.disk_usage(path.parent).free
+            raise InputError(
+                f"{path.parent}: a table needs {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free"
+            ) from None
+        store = cls(path, handle)
+        weakref.finalize(store, _discard, handle, path)
+        return store
+
+    @classmethod
+    def opened(cls, path: Path) -> _File:
+        """A file that is there, to be read."""
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such file") from None
+        try:
+            store = cls(path, handle)
+        except (ValueError, KeyError) as error:
+            os.close(handle)
+            raise InputError(f"{path}: not a table that Tertium saved ({error})") from None
+        weakref.finalize(store, os.close, handle)
+        return store
+
+    def read(self, places: Places) -> Array:
+        stored = np.empty((len(places), self.shape[1]), self.dtype)
+        runs = list(_runs(places))
+        if len(runs) > 1:  # all are asked for before the first is waited for
+            for begin, end in runs:
+                os.posix_fadvise(
+                    self._handle, self._at(places[begin]), (end - begin) * self._row, os.POSIX_FADV_WILLNEED
+                )
+        for begin, end in runs:
+            count = os.preadv(self._handle, [stored[begin:end].data], self._at(places[begin]))
+            self._check(count, end - begin)
+        return stored
+
+    def write(self, places: Places, stored: Array) -> None:
+        stored = np.ascontiguousarray(stored, self.dtype)
+        for begin, end in _runs(places):
+            count = os.pwritev(self._handle, [stored[begin:end].data], self._at(places[begin]))
+            self._check(count, end - begin)
+
+    def _at(self, place: np.int64) -> int:
+        return self._start + int(place) * self._row
+
+    def _check(self, count: int, rows: int) -> None:
+        if count != rows * self._row:
+            raise OSError(errno.EIO, "a table was read or written only in part", str(self.path))
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+    header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(file, header)
+
+
+def _discard(handle: int, path: Path) -> None:
+    os.close(handle)
+    path.unlink(missing_ok=True)
+
+
+def _runs(places: Places) -> Iterator[tuple[int, int]]:
+    """Where consecutive places begin and end: a block of rows is one access to the file."""
+    cuts = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
+    return ((begin, end) for begin, end in pairwise(cuts) if end > begin)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows a process owns: those of rank, rank + world, rank + 2·world, …"""
+
+    images: int
+    rank: int
+    world: int
+
+    @property
+    def own(self) -> range:
+        """The numbers of the rows among all images."""
+        return range(self.rank, self.images, self.world)
+
+    def places(self, rows: Tensor) -> Places:
+        """Return where these rows stand among the own ones."""
+        numbers = rows.cpu().numpy()
+        strange = numbers[(numbers % self.world != self.rank) | (numbers < 0) | (numbers >= self.images)]
+        if strange.size:
+            raise IndexError(
+                f"row {strange[0]} of {self.images} does not belong to process {self.rank} of {self.world}"
+            )
+        places: Places = numbers // self.world
+        return places
+
+
+def _numbers(rows: range) -> Tensor:
+    return torch.from_numpy(np.arange(rows.start, rows.stop, rows.step))
 
 
 class Table:
     """A row [C] for each training image, read and written by the rows of a batch."""
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values  # [N, C] on the CPU
+    def __init__(self, name: str, kind: Kind, width: int, rows: Rows, form: Form, store: Store) -> None:
+        self.name, self.kind, self.width = name, kind, width
+        self._rows, self.form, self.store = rows, form, store
 
     def read(self, rows: Tensor) -> Tensor:
-        """Return these rows [B, C] where ``rows`` are: a Boolean table as it is, any other as float32."""
-        found = self.values[rows.cpu()]
-        return (found if found.dtype == torch.bool else found.float()).to(rows.device)
+        """Return these rows [B, C] where ``rows`` are: flags as Booleans, all else as float32."""
+        return self.form.decode(self.store.read(self._rows.places(rows)), self.width, rows.device)
 
-    def write(self, rows: Tensor, values: Tensor) -> None:
-        """Replace these rows."""
-        self.values[rows.cpu()] = values.detach().to("cpu", self.values.dtype)
+    def write(self, rows: Tensor, values: Tensor, rng: Generator | None = None) -> None:
+        """Replace these rows; of a row that is given twice, the last counts.
+
+        A compact table rounds logits to the nearest step, which swallows small changes however often they
+        come. With ``rng`` it rounds up or down at random instead, right on average.
+        """
+        self.store.write(self._rows.places(rows), self.form.encode(values.detach(), rng))
+
+    def keys(self, rows: Tensor) -> Array:
+        """Return unsigned integers [B, C] in the order of the logits; 0 where there is none."""
+        stored = self.store.read(self._rows.places(rows))
+        if stored.dtype == np.uint8:
+            return stored
+        # The bits of a float as an integer: negative ones sort the other way round, and below.
+        bits = stored.view(np.uint32)
+        keys = bits ^ np.where(bits >> 31, np.uint32(2**32 - 1), np.uint32(2**31))
+        keys[np.isnan(stored)] = 0
+        return keys
+
+    @property
+    def values(self) -> Tensor:
+        """All own rows: a copy, to be looked at."""
+        return self.read(_numbers(self._rows.own))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in this process."""
+        return len(self._rows.own) * self.form.width(self.width) * self.form.dtype.itemsize
 
 
 class SampleState:
     """The tables and tensors of one training run, by name.
+
+    Process ``rank`` of ``world`` holds the rows rank, rank + world, …; rows are named by their number among
+    all images. Tables above 64 MiB live in files below ``folder``, if there is one.
+
+    ``compact`` decides how values are stored; by default, tables are compact where one of float32 for all
+    images would take more than 1 GiB.
+
+    ====== ======= =================================================
+    kind   exact   compact
+    ====== ======= =================================================
+    number float32 float32
+    logit  float32 a byte: steps of 0.1 within ±12.7, NaN if unseen
+    size   float32 a byte: above 0, off by up to 12 %
+    flag   bool    a bit
+    ====== ======= =================================================
 
     >>> state = SampleState(images=3, classes=2)
     >>> table = state.table("guess", fill=0.5)
@@ -37,35 +412,174 @@ class SampleState:
             [0.5000, 0.5000]])
     """
 
-    def __init__(self, images: int, classes: int) -> None:
+    def __init__(
+        self,
+        images: int,
+        classes: int,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        folder: Path | None = None,
+        compact: bool | None = None,
+    ) -> None:
         self.shape = (images, classes)
-        self._tables: dict[str, Table] = {}
+        self.rank, self.world = rank, world
+        self.compact = 4 * images * classes > EXACT if compact is None else compact
         self.tensors: dict[str, Tensor] = {}
+        self._folder = folder
+        self._rows = Rows(images, rank, world)
+        self.tables: dict[str, Table] = {}
+
+    @property
+    def own(self) -> range:
+        """The rows that this process owns."""
+        return self._rows.own
+
+    def blocks(self, width: int | None = None) -> Iterator[Tensor]:
+        """Go over the own rows: their numbers, as many at once as a pass over a table should hold."""
+        size = max(1, _BLOCK // max(width or self.shape[1], 1))
+        for start in range(0, len(self.own), size):
+            yield _numbers(self.own[start : start + size])
 
     def table(
         self,
         name: str,
         *,
-        dtype: torch.dtype = torch.float32,
+        kind: Kind | None = None,
         fill: float = 0.0,
-        values: Tensor | None = None,
+        values: Start = None,
+        dtype: Literal["float32", "float16"] = "float32",
+        width: int | None = None,
     ) -> Table:
-        """Return the table of this name; the first call makes it, from ``values`` [N, C] or filled evenly."""
-        if name not in self._tables:
-            start = torch.full(self.shape, fill, dtype=dtype) if values is None else values.to(dtype)
-            self._tables[name] = Table(start)
-        return self._tables[name]
+        """Return the table of this name; the first call makes it, of numbers unless ``kind`` says otherwise.
 
-    def to_dict(self) -> dict[str, Tensor]:
-        """Return everything by name, to be saved."""
-        tables = {f"table.{name}": table.values for name, table in self._tables.items()}
-        return tables | {f"tensor.{name}": value for name, value in self.tensors.items()}
+        It is filled evenly, or from ``values``: a tensor with a row for each image, or a function that
+        gives the rows [B, width] of some images, asked block by block. ``dtype`` is that of numbers.
+        """
+        if name in self.tables:
+            return self._found(name, kind, width)
+        form = self._form(kind or "number", dtype)
+        table = self._add(name, kind or "number", width or self.shape[1], form)
+        try:
+            self._begin(table, fill, values)
+        except BaseException:
+            del self.tables[name]  # half a table would pass for a whole one
+            raise
+        return table
 
-    def load(self, saved: dict[str, Tensor]) -> None:
-        """Take over what `to_dict` gave."""
-        for key, value in saved.items():
-            kind, _, name = key.partition(".")
-            if kind == "table":
-                self._tables[name] = Table(value.clone())
+    def _found(self, name: str, kind: Kind | None, width: int | None) -> Table:
+        table = self.tables[name]
+        if kind not in (None, table.kind) or width not in (None, table.width):
+            raise InputError(
+                f'the table "{name}" holds {table.width} of kind "{table.kind}" for each image, '
+                f'but {width or table.width} of kind "{kind or table.kind}" are asked for'
+            )
+        return table
+
+    def _form(self, kind: Kind, dtype: str) -> Form:
+        if kind == "number":
+            return Plain(dtype)
+        if not self.compact:
+            return Plain("bool" if kind == "flag" else "float32")
+        forms: dict[Kind, Form] = {"logit": Steps(), "size": Magnitudes(), "flag": Bits()}
+        return forms[kind]
+
+    def _add(self, name: str, kind: Kind, width: int, form: Form) -> Table:
+        shape = (len(self.own), form.width(width))
+        in_file = self._folder is not None and shape[0] * shape[1] * form.dtype.itemsize > IN_MEMORY
+        if in_file and hasattr(os, "posix_fallocate"):  # elsewhere there is no positioned access either
+            assert self._folder is not None
+            path = self._folder / f"work.{name}.{self.rank}-of-{self.world}.npy"
+            store: Store = _File.made(path, shape, form.dtype)
+        else:
+            store = _Memory(shape, form.dtype)
+        self.tables[name] = Table(name, kind, width, self._rows, form, store)
+        return self.tables[name]
+
+    def _begin(self, table: Table, fill: float, values: Start) -> None:
+        even = torch.full((1, table.width), fill)
+        if values is None and not table.form.encode(even, None).any():
+            return  # it is all zeros already
+        for rows in self.blocks(table.width):
+            if values is None:
+                start = even.expand(len(rows), -1)
             else:
-                self.tensors[name] = value.clone()
+                start = values[rows] if isinstance(values, Tensor) else values(rows)
+            table.write(rows, start)
+
+    # ---- keeping them ------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Write this process's rows of every table; process 0 also what all share.
+
+        The state is whole once every process has returned.
+        """
+        for table in self.tables.values():
+            shard = _shard(folder, table.name, self.rank, self.world)
+            with replacing(shard) as path, open(path, "wb") as file:
+                shape = (len(self.own), table.form.width(table.width))
+                _write_header(file, shape, table.form.dtype)
+                for rows in self.blocks(table.width):
+                    file.write(table.store.read(self._rows.places(rows)).data)
+        if self.rank == 0:
+            with replacing(folder / "state.safetensors") as path:
+                save_file({name: value.detach().contiguous() for name, value in self.tensors.items()}, path)
+            tables = {
+                table.name: {"kind": table.kind, "storage": table.form.name, "width": table.width}
+                for table in self.tables.values()
+            }
+            about = {"format": _FORMAT, "shape": self.shape, "world": self.world, "tables": tables}
+            write_json(folder / "state.json", about)
+
+    def load(self, folder: Path) -> None:
+        """Take over what `save` wrote, from however many processes: of each table the own rows."""
+        path = folder / "state.json"
+        about = read_json(path)
+        if not isinstance(about, dict) or about.get("format") != _FORMAT:
+            raise InputError(f"{path}: not a state that Tertium saved")
+        if tuple(about["shape"]) != self.shape:
+            raise InputError(
+                f"{path}: the state is for {about['shape'][0]:,} images and {about['shape'][1]:,} classes, "
+                f"not for {self.shape[0]:,} and {self.shape[1]:,}"
+            )
+        try:
+            tensors = load_file(folder / "state.safetensors")
+        except (FileNotFoundError, SafetensorError) as error:
+            raise InputError(f"{folder / 'state.safetensors'}: cannot be read ({error})") from None
+        for name, facts in about["tables"].items():
+            self._load_table(folder, name, facts, about["world"])
+        self.tensors.update(tensors)
+
+    def _load_table(self, folder: Path, name: str, facts: dict[str, Any], world: int) -> None:
+        kind, width, storage = facts["kind"], facts["width"], facts["storage"]
+        form = self._form(kind, storage if kind == "number" else "")
+        if form.name != storage:
+            raise InputError(
+                f'{folder / "state.json"}: the table "{name}" is stored as {storage}, not as {form.name}'
+            )
+        if name in self.tables:
+            self._found(name, kind, width)
+        shards = [_File.opened(_shard(folder, name, rank, world)) for rank in range(world)]
+        for rank, shard in enumerate(shards):
+            shape = (len(Rows(self.shape[0], rank, world).own), form.width(width))
+            if shard.shape != shape or shard.dtype != form.dtype:
+                raise InputError(
+                    f"{shard.path}: holds {shard.shape} {shard.dtype}, where {shape} {form.dtype} belong"
+                )
+        table = self.tables.get(name) or self._add(name, kind, width, form)
+        for rows in self.blocks(width):
+            table.store.write(self._rows.places(rows), _gathered(shards, rows.numpy()))
+
+
+def _shard(folder: Path, name: str, rank: int, world: int) -> Path:
+    return folder / f"table.{name}.{rank}-of-{world}.npy"
+
+
+def _gathered(shards: Sequence[_File], rows: Places) -> Array:
+    """Return stored rows, from the processes that owned them."""
+    owner, place = rows % len(shards), rows // len(shards)
+    stored = np.empty((len(rows), shards[0].shape[1]), shards[0].dtype)
+    for number in np.unique(owner):
+        mine = owner == number
+        stored[mine] = shards[number].read(place[mine])
+    return stored

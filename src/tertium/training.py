@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,16 @@ import torch
 from lightning.fabric import Fabric
 
 from tertium import methods
+from tertium.checkpoints import Checkpoint, Checkpoints
 from tertium.config import Plan, Settings, settings_from
-from tertium.data import check_pictures, load_features
+from tertium.data import Loader, Order, check_pictures, load_features
+from tertium.distributed import barrier, gather_rows, own_rows, rank, world
 from tertium.errors import InputError
 from tertium.features import extract
-from tertium.fit import Fitted, Record, Validate, fit, make_fabric
+from tertium.fit import Fitted, Keeper, Record, Validate, fit, make_fabric
+from tertium.keeping import CheckpointKeeper, Stops
 from tertium.labels import Labels
+from tertium.memory import Memorisation
 from tertium.methods import Method
 from tertium.metrics import average_precision, best_thresholds
 from tertium.model import Classifier, pretrained
@@ -33,6 +40,7 @@ from tertium.splits import divide
 from tertium.state import SampleState
 
 TRAIN, VALIDATION = "train", "val"
+_LOST = ("onnection", "gloo", "NCCL", "timed out", "Timeout", "barrier")  # in errors of a broken group
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,7 @@ def train(
     method: str | Method = Settings.method,
     config: Mapping[str, Any] | None = None,
     about: Mapping[str, Any] | None = None,
+    truth: Labels | str | Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     **overrides: Any,
@@ -74,7 +83,8 @@ def train(
     ``labels`` is a file or `Labels`; ``images`` a folder or pixels [N, H, W, 3]; ``features`` a ``.npy`` file
     or an array [N, D]. ``method`` is a name or a `Method`; every other setting and every parameter of the
     method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written,
-    whose config also keeps what ``about`` says of the data.
+    whose config also keeps what ``about`` says of the data. Where the hidden labels are known, ``truth`` lets
+    the record show what is memorised and how right a method's corrections are; training does not see it.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.normal(size=(200, 8))
@@ -83,27 +93,95 @@ def train(
     >>> outcome.trained.predict_proba(features=features).shape
     (200, 3)
     """
-    progress = progress or Progress()
     chosen, settings = _resolve(method, {**(config or {}), **overrides})
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
     everything = labels if isinstance(labels, Labels) else read_labels(labels)
-    if (images is None) == (features is None):
-        raise InputError("give either images or features")
     training, validation = _divide(everything, images, features, settings)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
+    with _session(settings, chosen, training, validation, progress) as session:
+        session.truth = _truth(truth)
+        if out is not None:
+            places = _places(labels=labels, images=images, features=features, truth=truth)
+            data = {**places, **(about or {}), **_describe(training, validation)}
+            session.create_folder(Path(out), data, overwrite=overwrite)
+        return session.run()
+
+
+def resume(
+    run: str | Path,
+    labels: Labels | None = None,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    devices: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Go on with a run that was stopped, from its last checkpoint, as if it had not been stopped.
+
+    What was given to `train` as a path is found again; what was given as an array must be given once more.
+    The labels and inputs must be those of the run. On one process the result is the same to the last bit;
+    ``devices`` goes on with another number of processes, whose batches are others (docs/scale.md).
+    """
+    folder = RunFolder.open(run)
+    if folder.summary():
+        raise InputError(f"{run}: the run has ended; there is nothing to resume")
+    config = folder.config()
+    data = config["data"]
+    chosen, settings = _resolve(config["settings"]["method"], config["settings"])
+    if devices is not None:
+        settings = dataclasses.replace(settings, devices=devices)
+    if labels is None:
+        labels = read_labels(
+            _given(data, "labels", run), unlisted=data.get("unlisted", "unknown"), classes=data.get("names")
+        )
+    if images is None and features is None:
+        images, features = data.get("images"), data.get("features")
+    training, validation = _divide(labels, images, features, settings)
+    for key, now in _fingerprints(training, validation).items():
+        if data[key] != now:
+            raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
+    with _session(settings, chosen, training, validation, progress) as session:
+        session.folder, session.truth = folder, _truth(data.get("truth"))
+        session.take_up()
+        return session.run()
+
+
+def _truth(given: Labels | str | Path | None) -> Labels | None:
+    """Return the truth; what a file of it does not list is absent."""
+    return read_labels(given, unlisted="absent") if isinstance(given, str | Path) else given
+
+
+def _given(data: Mapping[str, Any], key: str, run: str | Path) -> str:
+    if key not in data:
+        raise InputError(f"{run}: its {key} were not read from a file; call tertium.resume with them")
+    return str(data[key])
+
+
+@contextmanager
+def _session(
+    settings: Settings, method: Method, training: Part, validation: Part, progress: Progress | None
+) -> Iterator[_Session]:
+    """Start the processes, prepare what they share, and tell a lost process from other errors."""
+    fabric = make_fabric(settings)
+    fabric.launch()
+    if rank() > 0:
+        progress = None  # one of them talks
     # A method's own random numbers come from its generator; this covers layers such as dropout.
     with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        session = _Session(settings, chosen, training, validation, progress)
-        session.prepare()
-        if out is not None:
-            session.folder = RunFolder.create(out, overwrite=overwrite)
-            places = _places(labels=labels, images=images, features=features)
-            data = {**places, **(about or {}), **_describe(training, validation)}
-            session.folder.write_config(settings.to_dict(), data)
-        return session.run()
+        torch.manual_seed(settings.seed + rank())
+        session = _Session(settings, method, training, validation, progress or Progress(), fabric)
+        try:
+            session.prepare()
+            yield session
+        except RuntimeError as error:
+            if world() > 1 and any(sign in str(error) for sign in _LOST):
+                raise InputError(
+                    f"process {rank()} ends, for another has ended or has not answered; "
+                    "when that is mended, go on with --resume"
+                ) from None
+            raise
 
 
 def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, Settings]:
@@ -123,6 +201,8 @@ def _divide(
     labels: Labels, images: Images | None, features: Features | None, settings: Settings
 ) -> tuple[Part, Part]:
     """Return the training and the validation part: the file's own splits, or a stratified draw."""
+    if (images is None) == (features is None):
+        raise InputError("give either images or features")
     if labels.split_names():
         rows = labels.rows_in(TRAIN)
         held_out = labels.rows_in(VALIDATION) if VALIDATION in labels.split_names() else rows[:0]
@@ -162,6 +242,7 @@ def _describe(training: Part, validation: Part) -> dict[str, Any]:
         "training_images": len(training.labels),
         "validation_images": len(validation.labels),
         "validation": validation.labels.images.to_pylist(),
+        **_fingerprints(training, validation),
         "classes": {
             name: {"present": int(plus), "absent": int(minus)}
             for name, plus, minus in zip(training.labels.classes, present, absent, strict=True)
@@ -169,17 +250,35 @@ def _describe(training: Part, validation: Part) -> dict[str, Any]:
     }
 
 
+def _fingerprints(training: Part, validation: Part) -> dict[str, str]:
+    """Tell apart the data of two runs."""
+    return {
+        f"{name}_{kind}": value
+        for name, part in (("training", training), ("validation", validation))
+        for kind, value in (("labels", part.labels.fingerprint()), ("inputs", part.inputs.fingerprint()))
+    }
+
+
 class _Session:
     """One training run: what its steps share."""
 
     def __init__(
-        self, settings: Settings, method: Method, training: Part, validation: Part, progress: Progress
+        self,
+        settings: Settings,
+        method: Method,
+        training: Part,
+        validation: Part,
+        progress: Progress,
+        fabric: Fabric,
     ) -> None:
-        self.settings, self.method, self.progress = settings, method, progress
+        self.settings, self.method, self.progress, self.fabric = settings, method, progress, fabric
         self.training, self.validation = training, validation
-        self.fabric: Fabric = make_fabric(settings)
         self.folder: RunFolder | None = None
-        self.state = SampleState(*training.labels.shape)
+        self.start: Checkpoint | None = None  # where to go on
+        self.done: dict[str, Fitted] = {}  # phases that are over
+        self.truth: Labels | None = None  # for the record only
+        self.memorised: dict[str, Any] = {}  # what was, by phase
+        self.stops = Stops()
         self.head_parts: tuple[Part, ...] = ()
         self.started = time.perf_counter()
         self.records: list[Record] = []
@@ -196,13 +295,44 @@ class _Session:
         if "head" not in self.settings.phases():
             for part in (self.training, self.validation):
                 assert part.inputs.pictures is not None
-                self.progress.start("checking images", len(part.inputs), "images")
-                check_pictures(part.inputs.pictures, self.progress.advance)
+                mine = part.inputs.pictures.select(own_rows(len(part.inputs)))
+                self.progress.start("checking images", len(mine), "images")
+                check_pictures(mine, self.progress.advance)
             classes, boost = self.training.labels.classes, self.settings.boost
             self.model = Classifier(classes, self.backbone.width, self.backbone, boost)
         else:
             self.model = self._head_on_features()
         self.model.start_at(self.method.initial_rate(self.training.labels))
+
+    def create_folder(self, out: Path, data: dict[str, Any], *, overwrite: bool) -> None:
+        """Begin a run folder, which all processes must see."""
+        if rank() == 0:
+            RunFolder.create(out, overwrite=overwrite).write_config(self.settings.to_dict(), data)
+        barrier()
+        self.folder = RunFolder(out)
+
+    def take_up(self) -> None:
+        """Find the checkpoint to go on from, and set the record back to it."""
+        assert self.folder is not None
+        self.start = self._checkpoints().latest(self._say)
+        if self.start is None:
+            self._say("there is no checkpoint: the run begins again")
+        self.records = self.start.figures["records"] if self.start else []
+        if rank() == 0:
+            self.folder.rewrite(self.records)
+
+    def _checkpoints(self) -> Checkpoints:
+        assert self.folder is not None
+        return Checkpoints(self.folder.path / "checkpoints")
+
+    @cached_property
+    def state(self) -> SampleState:
+        """The method's tables, below the run folder where they are large."""
+        folder = None if self.folder is None else self.folder.path / "tables"
+        state = SampleState(*self.training.labels.shape, rank=rank(), world=world(), folder=folder)
+        if self.start is not None:
+            state.load(self.start.folder)
+        return state
 
     def _head_on_features(self) -> Classifier:
         features = self._features()
@@ -224,21 +354,21 @@ class _Session:
         model = self._head_on_features()
         model.start_at(method.initial_rate(self.training.labels))
         fitted = self._fit(model, method, "head", *self.head_parts)
-        return scores(fitted.model, self._loader(self.head_parts[0], 256))
+        return self._scores(fitted.model, self.head_parts[0])
 
     def _featured(self, part: Part) -> Part:
         """Return the part with features, extracted where it has images."""
         if part.inputs.pictures is None:
             return part
-        found = extract(
+        mine = extract(
             self.backbone,
-            part.inputs.pictures,
+            part.inputs.pictures.select(own_rows(len(part.inputs))),
             self.settings.image_size,
             device=self.fabric.device,
             workers=self.workers,
             progress=self.progress,
         )
-        return Part(part.labels, Inputs(None, found))
+        return Part(part.labels, Inputs(None, gather_rows(mine, len(part.inputs))))
 
     def run(self) -> Outcome:
         """Go through the phases of the protocol and keep the best model."""
@@ -258,19 +388,63 @@ class _Session:
         return self._finish("whole", whole, self.validation)
 
     def _phase(self, phase: str, training: Part, validation: Part) -> Fitted:
-        fitted = self._fit(
-            self.model,
-            self.method,
-            phase,
-            training,
-            validation,
-            state=self.state,
-            features=self._features,
-            predictions=self._predictions,
-            record=lambda figures: self._record({"phase": phase} | figures),
-        )
+        """Train in one phase; one that was over when a checkpoint was taken is only read from it."""
+        if self.start is not None and phase in self.start.figures["done"]:
+            self.done[phase] = self._past(phase, self.start)
+            return self.done[phase]
+        memory = None if self.truth is None else Memorisation(training.labels, self.truth)
+        with self.stops.heeded(self._say):
+            fitted = self._fit(
+                self.model,
+                self.method,
+                phase,
+                training,
+                validation,
+                state=self.state,
+                features=self._features,
+                predictions=self._predictions,
+                record=lambda figures: self._record({"phase": phase} | figures),
+                memory=memory,
+                keeper=self._keeper(phase),
+            )
+        if memory is not None:
+            self.memorised[phase] = memory.summary()
         self._say(f"best epoch of the {phase} phase: {fitted.best_epoch}")
+        self.done[phase] = fitted
         return fitted
+
+    def _past(self, phase: str, start: Checkpoint) -> Fitted:
+        """Return a phase that was over: its model is kept under its name in the checkpoint."""
+        saved = {key: value for key, value in start.shared().items() if key.startswith(f"{phase}.")}
+        self.model.load_state_dict({key.removeprefix(f"{phase}."): value for key, value in saved.items()})
+        about = start.figures["done"][phase]
+        if about["memorised"]:
+            self.memorised[phase] = about["memorised"]
+        return Fitted(self.model.to(self.fabric.device).eval(), about["records"], about["best_epoch"])
+
+    def _keeper(self, phase: str) -> Keeper:
+        if self.folder is None:
+            return Keeper()
+        done = {
+            name: {
+                "records": fitted.records,
+                "best_epoch": fitted.best_epoch,
+                "memorised": self.memorised.get(name),
+            }
+            for name, fitted in self.done.items()
+        }
+        return CheckpointKeeper(
+            self._checkpoints(),
+            self.stops,
+            minutes=self.settings.checkpoint_minutes,
+            about={"phase": phase, "done": done, "records": self.records},
+            extra={
+                f"{name}.{key}": value
+                for name, fitted in self.done.items()
+                for key, value in fitted.model.state_dict().items()
+            },
+            start=self.start if self.start and self.start.figures["phase"] == phase else None,
+        )
 
     def _fit(
         self, model: Classifier, method: Method, phase: str, training: Part, validation: Part, **offers: Any
@@ -279,7 +453,9 @@ class _Session:
         return fit(
             model,
             method,
-            self._loader(training, plan.batch_size),
+            self._loader(
+                training, Order(len(training.labels), plan.batch_size, self.settings.seed, rank(), world())
+            ),
             plan,
             labels=training.labels,
             fabric=self.fabric,
@@ -289,9 +465,13 @@ class _Session:
             **offers,
         )
 
-    def _loader(self, part: Part, batch_size: int) -> Any:
-        size, seed = self.settings.image_size, self.settings.seed
-        return part.inputs.loader(part.labels, size, batch_size, workers=self.workers, seed=seed)
+    def _loader(self, part: Part, order: Order) -> Loader:
+        return part.inputs.loader(part.labels, self.settings.image_size, order, workers=self.workers)
+
+    def _scores(self, model: Classifier, part: Part) -> npt.NDArray[np.float32]:
+        """Return the probabilities [N, C], each process having computed those of its rows."""
+        mine = part if world() == 1 else part.select(own_rows(len(part.labels)))
+        return gather_rows(scores(model, self._loader(mine, Order(len(mine.labels), 256))), len(part.labels))
 
     def _validate(self, part: Part) -> Validate:
         """Return how to judge a model without clean labels.
@@ -302,11 +482,10 @@ class _Session:
         """
         if not len(part.labels):
             return lambda _: {"score": None}
-        loader = self._loader(part, 256)
         judged, blind = _assume_where_blind(part.labels)
 
         def validate(model: Classifier) -> dict[str, float | None]:
-            ap = average_precision(scores(model, loader), judged)
+            ap = average_precision(self._scores(model, part), judged)
             known = ap[~blind]
             return {
                 "score": _mean(ap),
@@ -320,7 +499,7 @@ class _Session:
         model = fitted.model
         thresholds = np.full(len(model.classes), 0.5)
         if len(validation.labels):
-            probabilities = scores(model, self._loader(validation, 256))
+            probabilities = self._scores(model, validation)
             thresholds = best_thresholds(probabilities, _assume_where_blind(validation.labels)[0])
         if self.on_images and model.backbone is None:
             model = model.on_images(self.backbone).to(self.fabric.device).eval()
@@ -340,21 +519,24 @@ class _Session:
             "validation_known_map": best.get("known_map"),
             "validation_known_scored": best.get("known_scored"),
             "seconds": round(time.perf_counter() - self.started, 2),
+            "memorised": self.memorised,
         }
         if self.folder is not None:
-            trained.save(self.folder.path)
-            self.folder.finish(summary)
+            if rank() == 0:
+                trained.save(self.folder.path)
+                self.folder.finish(summary)
+            self._checkpoints().clear()
         return Outcome(trained, self.records, summary)
 
     def _record(self, figures: Record) -> None:
         self.records.append(figures)
-        if self.folder is not None:
+        if self.folder is not None and rank() == 0:
             self.folder.append(figures)
         self._say(epoch_line(figures))
 
     def _say(self, text: str) -> None:
         self.progress.note(text)
-        if self.folder is not None:
+        if self.folder is not None and rank() == 0:
             self.folder.log(text)
 
 

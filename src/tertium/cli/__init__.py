@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -46,14 +47,25 @@ def main() -> None:
     try:
         app()
     except InputError as error:
+        if _repeats():
+            sys.exit(2)
         console = Console(stderr=True)
         console.print("[bold red]Error:[/] ", end="")
         console.print(str(error), highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
 
 
+def _repeats() -> bool:
+    """Return whether process 0 says the same: what is wrong before processes join is wrong in all of them."""
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+        return False
+    from tertium.distributed import world
+
+    return world() == 1
+
+
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Labels": (label_files.describe, label_files.simulate),
+    "Labels": (label_files.describe, label_files.simulate, label_files.merge),
     "Models": (models.train, models.evaluate, models.predict, models.methods),
     "Pages and examples": (showing.report, showing.demo, showing.scenes),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import say
+from tertium.cli.shared import say, watching
 
 if TYPE_CHECKING:
     from tertium.formats.reading import Reading
@@ -50,7 +50,421 @@ def keep(reading: Reading, out: Path) -> None:
 # ---- tables: Open Images -----------------------------------------------------------------------------------
 
 
+class Machine(enum.StrEnum):
+    """What becomes of rows that no person verified."""
+
+    refuse = "refuse"
+    drop = "drop"
+
+
+@convert.command("openimages")
+def openimages(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Image-label and box CSV files, also gzipped.")
+    ],
+    out: Out,
+    split: Annotated[
+        list[str] | None, typer.Option(help="The split of each file in turn; else its name says it.")
+    ] = None,
+    descriptions: Annotated[
+        Path | None, typer.Option(help="Class descriptions (MID,name): classes get names.")
+    ] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="Only these classes: one MID a line, as in classes-trainable.txt.")
+    ] = None,
+    hierarchy: Annotated[
+        Path | None, typer.Option(help="bbox_labels_600_hierarchy.json or the like.")
+    ] = None,
+    propagate: Annotated[
+        bool, typer.Option("--propagate", help="Present goes up the hierarchy, absent goes down.")
+    ] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="The hierarchy's parts count as kinds.")] = False,
+    groups: Annotated[bool, typer.Option(help="Boxes around groups make their class present.")] = True,
+    depictions: Annotated[bool, typer.Option(help="Boxes around depictions do so too.")] = True,
+    machine: Annotated[Machine, typer.Option(help="Rows that no person verified.")] = Machine.refuse,
+    suffix: Annotated[str, typer.Option(help="Ending of the image files: ids become file names.")] = ".jpg",
+    contradictions: Rule = Contradictions.error,
+) -> None:
+    """Open Images, V3 to V7: image labels that people verified, and boxes.
+
+    Confidence 1 is **present**, confidence 0 is **absent**, a box makes its class **present**; a class that
+    no row mentions for an image is **unknown**, because nobody was asked about it.
+
+    **Example**
+
+      tertium convert openimages train-annotations-human-imagelabels.csv
+      --descriptions class-descriptions.csv --classes classes-trainable.txt --out labels.arrow
+    """
+    from tertium.formats.openimages import read
+
+    with watching() as progress:
+        reading = read(
+            files,
+            splits=split or (),
+            descriptions=descriptions,
+            classes=classes,
+            hierarchy=hierarchy,
+            propagate=propagate,
+            parts=parts,
+            groups=groups,
+            depictions=depictions,
+            machine=machine.value,
+            suffix=suffix,
+            contradictions=contradictions.value,
+            progress=progress,
+        )
+    keep(reading, out)
+
+
 # ---- JSON and XML: COCO, LVIS, Pascal VOC ------------------------------------------------------------------
 
 
+class Crowd(enum.StrEnum):
+    """What a crowd makes of its category in COCO."""
+
+    present = "present"
+    unknown = "unknown"
+
+
+class ImageId(enum.StrEnum):
+    """What names an image of COCO."""
+
+    file_name = "file_name"
+    number = "id"
+
+
+class Source(enum.StrEnum):
+    """Where the labels of Pascal VOC are read from."""
+
+    annotations = "annotations"
+    lists = "lists"
+
+
+class Difficult(enum.StrEnum):
+    """What a label of Pascal VOC is if all objects of the class are difficult."""
+
+    unknown = "unknown"
+    present = "present"
+    absent = "absent"
+
+
+CrowdChoice = Annotated[Crowd, typer.Option(help="What a category is of which there are only crowds.")]
+ImageIdChoice = Annotated[ImageId, typer.Option(help="What names an image.")]
+
+
+@convert.command("coco")
+def coco(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="instances_*.json, also gzipped.")],
+    out: Out,
+    crowd: CrowdChoice = Crowd.present,
+    image_id: ImageIdChoice = ImageId.file_name,
+) -> None:
+    """MS-COCO, instances: every category is annotated in every image.
+
+    A category with an annotation is **present**, every other is **absent**, also in images without
+    annotations. With --crowd unknown, a category that is only there as a crowd is **unknown**; otherwise
+    nothing is. Image ids are file names.
+
+    **Example**
+
+      tertium convert coco instances_train2014.json --out labels.parquet
+    """
+    from tertium.formats.coco import read
+
+    with watching() as progress:
+        reading = read(file, crowd=crowd.value, image_id=image_id.value, progress=progress)
+    keep(reading, out)
+
+
+@convert.command("coco-panoptic")
+def coco_panoptic(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="panoptic_*.json, also gzipped.")],
+    out: Out,
+    crowd: CrowdChoice = Crowd.present,
+    image_id: ImageIdChoice = ImageId.file_name,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Add supercategories, things and stuff as classes.")
+    ] = False,
+) -> None:
+    """MS-COCO, panoptic: things and stuff, with their tree.
+
+    A category with a segment is **present**, every other is **absent**: images are segmented as a whole. An
+    image without an annotation record is **unknown** throughout; with --crowd unknown, so is a category that
+    is only there as a crowd. Image ids are file names. The tree is written beside the labels.
+
+    **Example**
+
+      tertium convert coco-panoptic panoptic_train2017.json --groups --out labels.parquet
+    """
+    from tertium.formats.coco import read_panoptic
+
+    with watching() as progress:
+        reading = read_panoptic(
+            file, crowd=crowd.value, image_id=image_id.value, groups=groups, progress=progress
+        )
+    keep(reading, out)
+
+
+@convert.command("lvis")
+def lvis(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="lvis_v1_*.json, also gzipped.")],
+    out: Out,
+    contradictions: Rule = Contradictions.error,
+) -> None:
+    """LVIS: federated labels, a few categories looked at in each image.
+
+    A category with an annotation is **present**, those in neg_category_ids are **absent**, and every other is
+    **unknown**: nobody looked for it. Image ids keep the folder, as in val2017/000000397133.jpg.
+
+    **Example**
+
+      tertium convert lvis lvis_v1_train.json --out labels.parquet
+    """
+    from tertium.formats.lvis import read
+
+    with watching() as progress:
+        reading = read(file, contradictions=contradictions.value, progress=progress)
+    keep(reading, out)
+
+
+@convert.command("voc")
+def voc(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A year, such as VOCdevkit/VOC2007.")],
+    out: Out,
+    source: Annotated[
+        Source, typer.Option(help="Objects in Annotations, or class lists in ImageSets/Main.")
+    ] = (Source.annotations),
+    difficult: Annotated[
+        Difficult, typer.Option(help="What a label is if all objects of the class are difficult.")
+    ] = Difficult.unknown,
+    contradictions: Annotated[
+        Contradictions, typer.Option(help="For labels on which the lists disagree.")
+    ] = Contradictions.error,
+) -> None:
+    """Pascal VOC: 20 classes, annotated in every image, with the splits train, val and test.
+
+    A class with an object is **present**, every other is **absent**; a class of which all objects are marked
+    difficult is **unknown**, because they are hard to recognise. Image ids are file names in JPEGImages.
+
+    **Example**
+
+      tertium convert voc VOCdevkit/VOC2007 --out labels.parquet
+    """
+    from tertium.formats.voc import read
+
+    with watching() as progress:
+        reading = read(
+            folder,
+            source=source.value,
+            difficult=difficult.value,
+            contradictions=contradictions.value,
+            progress=progress,
+        )
+    keep(reading, out)
+
+
 # ---- small data sets: CUB, NUS-WIDE, CIFAR-100, CheXpert, Cole's arrays, ARFF ------------------------------
+
+
+class Certainty(enum.StrEnum):
+    """How certain CUB's annotators were."""
+
+    not_visible = "not-visible"
+    guessing = "guessing"
+    probably = "probably"
+    definitely = "definitely"
+
+
+class Part(enum.StrEnum):
+    """Which of NUS-WIDE's label files are read."""
+
+    whole = "all"
+    halves = "split"
+
+
+class Which(enum.StrEnum):
+    """Which of Cole's training labels are read."""
+
+    observed = "observed"
+    full = "full"
+
+
+class Blank(enum.StrEnum):
+    """What a blank cell of CheXpert means."""
+
+    unknown = "unknown"
+    absent = "absent"
+
+
+class Uncertain(enum.StrEnum):
+    """What an uncertain cell of CheXpert means."""
+
+    unknown = "unknown"
+    present = "present"
+    absent = "absent"
+
+
+@convert.command("cub")
+def cub(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder CUB_200_2011.")],
+    out: Out,
+    certainty: Annotated[
+        Certainty, typer.Option(help="Labels that are less certain than this are unknown.")
+    ] = Certainty.guessing,
+    species: Annotated[bool, typer.Option("--species", help="Add the 200 species as classes.")] = False,
+    contradictions: Rule = Contradictions.error,
+) -> None:
+    """CUB-200-2011: 312 attributes of birds, with how certain the annotator was.
+
+    is_present 1 is **present** and 0 **absent**, unless the part was “not visible”: then the annotator could
+    not know, and the label is **unknown**. Image ids are paths below CUB_200_2011/images.
+
+    **Example**
+
+      tertium convert cub CUB_200_2011 --certainty probably --out cub.parquet
+    """
+    from tertium.formats.cub import read
+
+    keep(read(folder, certainty=certainty.value, species=species, contradictions=contradictions.value), out)
+
+
+@convert.command("nuswide")
+def nuswide(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder with ImageList and Groundtruth.")
+    ],
+    out: Out,
+    part: Annotated[
+        Part, typer.Option(help="AllLabels for Imagelist.txt, or TrainTestLabels for its two parts.")
+    ] = Part.whole,
+    contradictions: Rule = Contradictions.error,
+) -> None:
+    """NUS-WIDE: 81 concepts in Flickr images.
+
+    1 is **present** and 0 **absent**; each image was looked at for each concept, so nothing is **unknown**.
+    Image ids are the paths of Imagelist.txt, with “/”, below the folder of the images.
+
+    **Example**
+
+      tertium convert nuswide NUS-WIDE --out nuswide.parquet
+    """
+    from tertium.formats.nuswide import read
+
+    with watching() as progress:
+        found = read(folder, part=part.value, contradictions=contradictions.value, progress=progress)
+    keep(found, out)
+
+
+@convert.command("cifar100")
+def cifar100(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder with train.bin, or with train and meta.")
+    ],
+    out: Out,
+    images: Annotated[
+        Path | None, typer.Option(help="New folder for the images as PNG files, for `train --images`.")
+    ] = None,
+) -> None:
+    """CIFAR-100: one of 100 fine classes, and the coarse class above it, for each image.
+
+    These two are **present**, every other class is **absent** (an image has one class) and nothing is
+    **unknown**; the two levels are written as a label tree. The Python version is read without unpickling.
+
+    **Example**
+
+      tertium convert cifar100 cifar-100-binary --images pictures --out cifar.parquet
+    """
+    from tertium.formats.cifar import read
+
+    with watching() as progress:
+        found = read(folder, images=images, progress=progress)
+    keep(found, out)
+
+
+@convert.command("chexpert")
+def chexpert(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV file with Path and one column a finding.")
+    ],
+    out: Out,
+    blank: Annotated[Blank, typer.Option(help="What a blank cell means.")] = Blank.unknown,
+    uncertain: Annotated[Uncertain, typer.Option(help="What -1.0 means.")] = Uncertain.unknown,
+    classes: Annotated[
+        Path | None, typer.Option(help="The columns that are findings, one name a line.")
+    ] = None,
+    contradictions: Rule = Contradictions.error,
+) -> None:
+    """CheXpert: findings in chest radiographs, taken from reports.
+
+    1.0 is **present** and 0.0 **absent**; -1.0 (the report is uncertain) and blank cells (it does not mention
+    the finding) are **unknown**, unless you say otherwise. Image ids are the paths in the column Path.
+
+    **Example**
+
+      tertium convert chexpert train.csv --uncertain present --out chexpert.parquet
+    """
+    from tertium.formats.chexpert import read
+    from tertium.readers import read_classes
+
+    found = read(
+        file,
+        blank=blank.value,
+        uncertain=uncertain.value,
+        classes=None if classes is None else read_classes(classes),
+        contradictions=contradictions.value,
+    )
+    keep(found, out)
+
+
+@convert.command("cole")
+def cole(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder with formatted_train_labels.npy and so on.")
+    ],
+    out: Out,
+    which: Annotated[
+        Which, typer.Option(help="Training labels from _labels_obs.npy, or from _labels.npy.")
+    ] = Which.observed,
+    classes: Annotated[
+        Path | None, typer.Option(help="Class names, one a line, in the order of the columns.")
+    ] = None,
+) -> None:
+    """Arrays of Cole et al. 2021: full labels, and the single positives that were observed.
+
+    Observed, 1 is **present**, -1 **absent** and 0 **unknown**; full, 1 is present and 0 absent. Their part
+    “val” becomes the split test, always with full labels: the authors score on it.
+
+    **Example**
+
+      tertium convert cole data/coco --classes coco.txt --out coco.parquet
+    """
+    from tertium.formats.cole import read
+    from tertium.readers import read_classes
+
+    keep(read(folder, which=which.value, classes=None if classes is None else read_classes(classes)), out)
+
+
+@convert.command("arff")
+def arff(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Dense or sparse ARFF file, also gzipped.")],
+    out: Out,
+    xml: Annotated[
+        Path | None, typer.Option(help="MULAN's list of the labels; without it @relation needs MEKA's -C.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Where the other attributes go, as numbers: .npy, for `train`.")
+    ] = None,
+) -> None:
+    """ARFF: the multi-label data sets of MULAN and MEKA.
+
+    A label 1 is **present**, 0 **absent** and a missing value ? **unknown**. Image ids are row numbers.
+
+    **Example**
+
+      tertium convert arff scene.arff --xml scene.xml --features scene.npy --out scene.parquet
+    """
+    from tertium.formats.arff import read
+
+    with watching() as progress:
+        found = read(file, xml=xml, features=features, progress=progress)
+    keep(found, out)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tertium.cli.convert import Contradictions, Out, Rule
 from tertium.cli.shared import SplitName, Unlisted, UnlistedChoice, console, read, say
+
+if TYPE_CHECKING:
+    from tertium.tree import LabelTree
 
 
 def describe(
@@ -60,12 +64,8 @@ def simulate(
     """
     from tertium.readers import write_labels
     from tertium.schemes import parse
-    from tertium.tree import LabelTree
 
-    forest = None
-    if tree is not None:
-        forest = LabelTree.from_json(tree) if tree.suffix == ".json" else LabelTree.from_csv(tree)
-    chosen = parse(scheme, forest)
+    chosen = parse(scheme, None if tree is None else _tree(tree))
     full = read(labels, unlisted, None)
     if only is None:
         partial = chosen.apply(full, seed)
@@ -75,3 +75,65 @@ def simulate(
     write_labels(partial, out)
     share = partial.known / max(full.known, 1)
     say(f"{chosen}: kept {partial.known:,} of {full.known:,} known labels ({share:.1%}) → {out}")
+
+
+def merge(
+    files: Annotated[list[Path], typer.Argument(metavar="LABELS...", help="Label files, at least two.")],
+    out: Out,
+    unlisted: Annotated[
+        list[Unlisted] | None,
+        typer.Option(help="What a file does not list, for its own classes: once for all files, or for each."),
+    ] = None,
+    rename: Annotated[
+        Path | None, typer.Option(help="CSV file from,to or file,from,to with new names of classes.")
+    ] = None,
+    close: Annotated[
+        Path | None, typer.Option(help="Label tree: present goes up, absent goes down; .csv or .json.")
+    ] = None,
+    contradictions: Rule = Contradictions.error,
+) -> None:
+    """Make one label file of several that share images or classes.
+
+    A class that a file does not have stays **unknown** in its images: nobody looked for it there. With
+    --unlisted absent, what a file does not list is absent, for that file's own classes and images only.
+
+    **Example**
+
+      tertium merge cats.csv dogs.csv --unlisted absent --unlisted unknown --out both.parquet
+    """
+    from tertium.closure import close as closed
+    from tertium.errors import InputError
+    from tertium.labels import ContradictionError
+    from tertium.merging import Part, read_renaming
+    from tertium.merging import merge as merge_labels
+    from tertium.readers import write_labels
+
+    choices = unlisted or [Unlisted.unknown]
+    if len(choices) not in (1, len(files)):
+        raise InputError(f"--unlisted was given {len(choices)} times for {len(files)} files; once for each")
+    if len(files) < 2:
+        raise InputError("give at least two label files to merge")
+    each = choices * len(files) if len(choices) == 1 else choices
+    parts = [Part(str(file), read(file, choice, None)) for file, choice in zip(files, each, strict=True)]
+    if rename is not None:
+        parts = read_renaming(rename).apply(parts)
+    merged = merge_labels(parts, contradictions=contradictions.value)
+    labels, clashes = merged.labels, merged.contradicted
+    if close is not None:
+        try:
+            labels, more = closed(labels, _tree(close), contradictions=contradictions.value)
+        except ContradictionError as error:
+            raise InputError(f"by {close}, {error}; say which holds with --contradictions") from None
+        clashes += more
+    write_labels(labels, out)
+    say(f"{labels!r} → {out}")
+    if merged.duplicates:
+        say(f"Note: {merged.duplicates:,} labels stand in several files; each counts once.")
+    if clashes:
+        say(f"Note: {clashes:,} labels were both present and absent; taken as {contradictions.value}.")
+
+
+def _tree(path: Path) -> LabelTree:
+    from tertium.tree import LabelTree
+
+    return LabelTree.from_json(path) if path.suffix == ".json" else LabelTree.from_csv(path)
