@@ -2,10 +2,10 @@
 
 import sys
 
-from bench import engine, labels, losses, metrics
+from bench import engine, labels, losses, metrics, openimages
 from bench.measure import show
 
-PARTS = {"metrics": metrics, "labels": labels, "engine": engine, "losses": losses}
+PARTS = {"metrics": metrics, "labels": labels, "engine": engine, "losses": losses, "openimages": openimages}
 
 
 def main() -> None:

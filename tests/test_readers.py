@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tertium import tables
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.readers import read_classes, read_labels, write_labels
@@ -71,7 +73,7 @@ def test_classes_fix_the_order(tmp_path):
         read_labels(path, classes=["cats"])
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_written_labels_read_back(tmp_path_factory, seed, with_split):
     rng = np.random.default_rng(seed)
@@ -139,6 +141,118 @@ def test_bad_paths(tmp_path):
     with pytest.raises(InputError, match="written as"):
         write_labels(labels, tmp_path / "out.txt")
     assert not list(tmp_path.glob("out*"))
+
+
+def test_contradictions_by_rule(tmp_path):
+    path = write(tmp_path, "image,label,value\na,cat,1\nb,cat,1\na,cat,-1\nb,dog,-1\n")
+    for rule, value in (("absent", -1), ("present", 1), ("unknown", 0)):
+        expected = [[value, 0], [1, -1]]
+        np.testing.assert_array_equal(read_labels(path, contradictions=rule).dense(), expected)
+
+
+@pytest.mark.parametrize("block", [1, 7, 16, 40])
+def test_any_block_size_reads_the_same(tmp_path, monkeypatch, block):
+    text = (
+        'image,label,value,split\na,cat,1,x\n\na,dog,-1,x\n"b\nb","do""g",1,y\nc,,,x\nb,cat,1,y\na,cat,1,x\n'
+    )
+    for name in ("labels.csv", "labels.csv.gz"):
+        path = write(tmp_path, gzip.compress(text.encode()) if name.endswith("gz") else text, name)
+        expected = read_labels(path)
+        assert expected.images.to_pylist() == ["a", "b\nb", "c", "b"]
+        assert expected.classes == ("cat", 'do"g', "dog")
+        monkeypatch.setattr(tables, "BLOCK", block)
+        assert read_labels(path) == expected
+        monkeypatch.undo()
+    bad = write(tmp_path, text + "a,dog,1,x\n", "bad.csv")
+    monkeypatch.setattr(tables, "BLOCK", block)
+    with pytest.raises(InputError, match=r'without "dog" \(line 4 and line 10\)'):
+        read_labels(bad)
+
+
+def test_json_lines(tmp_path):
+    lines = [
+        {"image": "001", "present": ["a;b", "cat"], "absent": ["dog"], "split": "train"},
+        {"image": "002", "present": [], "split": "test"},
+        {"image": "003", "label": "cat", "value": -1, "split": "test"},
+        {"image": "003", "label": "dog", "value": "present", "split": "test", "photographer": 7},
+    ]
+    text = "\ufeff" + "\r\n\r\n".join(json.dumps(line) for line in lines)
+    labels = read_labels(write(tmp_path, text, "labels.jsonl"))
+    assert labels.images.to_pylist() == ["001", "002", "003"]
+    assert labels.classes == ("a;b", "cat", "dog")
+    np.testing.assert_array_equal(labels.dense(), [[1, 1, -1], [0, 0, 0], [0, -1, 1]])
+    assert labels.splits.to_pylist() == ["train", "test", "test"]
+    assert read_labels(write(tmp_path, gzip.compress(text.encode()), "labels.jsonl.gz")) == labels
+    assert read_labels(write(tmp_path, '{"image": "a", "present": ["x"]}\n', "plain.jsonl")).splits is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no rows"),
+        ('{"image": "a", "present": ["x"]}\n{"image": "b"', "line 2: not valid JSON"),
+        ('{"image": "a", "present": "x"}', "line 1: present and absent must be lists"),
+        ('{"image": "a", "present": [1]}', "line 1: a label must be a name in quotes, not 1"),
+        ('{"image": 12, "present": ["x"]}', "line 1: image and split must be text"),
+        ('{"image": "", "present": ["x"]}', "line 1: the image is empty"),
+        ('{"image": "a", "label": "x", "value": 0}', 'line 1: the value is "0"'),
+        ('{"image": "a", "label": "x", "value": true}', 'line 1: the value is "True"'),
+        ('{"image": "a", "presnet": ["x"]}', 'line 1: there is no column "present" among image, presnet'),
+        ('{"image": "a", "present": ["x"], "present": []}', "line 1: a key stands twice"),
+        ("[1]", "line 1: there is no column"),
+        ('\n{"image": "a", "present": ["x"], "absent": ["x"]}', r"\(line 2 and line 2\)"),
+        (b'{"image": "\xe9", "present": []}', "line 1 is not UTF-8"),
+    ],
+)
+def test_bad_json_lines(tmp_path, text, message):
+    path = write(tmp_path, text, "labels.jsonl")
+    with pytest.raises(InputError, match=message) as raised:
+        read_labels(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["long.csv", "compact.tsv", "lines.jsonl", "labels.csv.gz", "own.parquet", "own.arrow"]
+)
+def test_damaged_files_give_an_error_or_labels(tmp_path, name):
+    rng = np.random.default_rng(0)
+    labels = Labels.from_dense(rng.integers(-1, 2, size=(20, 4)), classes=["cat", "dog", "elk", "fox"])
+    texts = {
+        "long.csv": "image,label,value\na,cat,1\na,dog,-1\nb,cat,absent\n",
+        "compact.tsv": "image\tpresent\tabsent\tsplit\na\tcat;dog\tfox\ttrain\nb\t\tcat\ttest\n",
+        "lines.jsonl": '{"image": "a", "present": ["cat"]}\n{"image": "b", "label": "x", "value": 1}\n',
+        "labels.csv.gz": "image,present\na,cat\nb,dog\n",
+    }
+    path = tmp_path / name
+    if name in texts:
+        content = texts[name].encode()
+        content = gzip.compress(content) if name.endswith(".gz") else content
+    else:
+        write_labels(labels, path)
+        content = path.read_bytes()
+    refused = 0
+    for _ in range(150):
+        data = bytearray(content)
+        for _ in range(rng.integers(1, 4)):
+            place = int(rng.integers(0, len(data))) if data else 0
+            kind = rng.integers(0, 4)
+            if kind == 0 and data:
+                data[place] ^= 1 << int(rng.integers(0, 8))
+            elif kind == 1:
+                del data[place : place + 3]
+            elif kind == 2:
+                data[place:place] = bytes([int(rng.choice(list(b'",;\n\r\0\xff{}1')))])
+            else:
+                del data[place:]
+        path.write_bytes(data)
+        try:
+            found = read_labels(path)
+        except InputError:
+            refused += 1
+            continue
+        assert isinstance(found, Labels)
+        assert np.abs(found.dense()).max(initial=0) <= 1
+    assert refused
 
 
 def test_coco_as_it_is(coco):

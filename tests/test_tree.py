@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tertium.errors import InputError
@@ -68,6 +68,19 @@ def test_reads_csv_and_json_alike(tree: LabelTree, tmp_path: Path) -> None:
     assert LabelTree.from_csv(write(tmp_path, "parent,child\n" + lines)) == tree
     assert LabelTree.from_csv(write(tmp_path, "\ufeffchild,parent\r\n" + turned + "\n")) == tree
     assert LabelTree.from_json(write(tmp_path, json.dumps(PARENTS), "tree.json")) == tree
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(NAMES, min_size=2, unique=True))
+def test_written_trees_read_back(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("tree")
+    tree = LabelTree({name: names[place // 2] for place, name in enumerate(names) if place})
+    tree.to_csv(folder / "tree.csv")
+    tree.to_json(folder / "tree.json")
+    assert LabelTree.from_csv(folder / "tree.csv") == LabelTree.from_json(folder / "tree.json") == tree
 
 
 def test_the_same_pair_twice_counts_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tertium.errors import InputError, did_you_mean
+from tertium.files import replacing, write_json
 
 _COLUMNS = ("parent", "child")
 
@@ -45,6 +47,17 @@ class LabelTree:
     def from_json(cls, path: str | Path) -> LabelTree:
         """Read a JSON file with one object that maps each child to its parent."""
         return cls(_collect(_json_edges(path, _read(path))))
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write what `from_csv` reads."""
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as text:
+            lines = csv.writer(text, lineterminator="\n")
+            lines.writerow(_COLUMNS)
+            lines.writerows((parent, child) for child, parent in self.parents.items())
+
+    def to_json(self, path: str | Path) -> None:
+        """Write what `from_json` reads."""
+        write_json(path, dict(self.parents))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -135,7 +148,7 @@ def _read(path: str | Path) -> str:
 
 
 def _csv_edges(path: str | Path, text: str) -> Iterator[tuple[str, str, str]]:
-    lines = csv.reader(text.splitlines())
+    lines = csv.reader(io.StringIO(text, newline=""))
     header = [name.strip() for name in next(lines, [])]
     for name in header:
         if name not in _COLUMNS:
