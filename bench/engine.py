@@ -52,7 +52,8 @@ def linear() -> float:
         bare_loop(model, plan, ((inputs[rows], targets[rows]) for rows in torch.split(order, 16)))
 
     def ours() -> None:
-        train(Classifier(CLASSES, 1280), FeatureLoader(features, labels, Order(len(labels), 16)), labels, plan)
+        loader = FeatureLoader(features, labels, Order(len(labels), 16))
+        train(Classifier(CLASSES, 1280), loader, labels, plan)
 
     bare()
     return paired_ratio(bare, ours, repeats=25)

@@ -153,6 +153,8 @@ def make_run(labels: torch.Tensor) -> Any:
         rng=torch.Generator().manual_seed(0),
         features=lambda: rng.normal(size=(len(labels), 16)).astype(np.float32),
         predictions=lambda method: rng.random(labels.shape, dtype=np.float32),
+        held_out=lambda method, epochs: rng.random(labels.shape, dtype=np.float32),
+        note=lambda text: None,
         all_mean=lambda value: value,
     )
 

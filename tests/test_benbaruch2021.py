@@ -9,6 +9,7 @@ from tertium.errors import InputError
 from tertium.methods.baselines import Ignore
 from tertium.methods.benbaruch2021 import PAsl, Selective, class_prior
 from tertium.metrics import spearman
+from tertium.readers import read_labels
 from tertium.schemes import parse
 from tests.conformance.test_methods import labels_of, loss, make_run, started, step
 
@@ -216,7 +217,8 @@ def test_the_estimated_prior_ranks_classes_where_counts_cannot(rng):
     """The same number of labels for every class: only a model can tell which are frequent.
 
     An easy problem on purpose: noisier features gave 0.25 and 0.44, and on COCO features the prior under
-    per_class:100 hardly ranks at all. It shows that the estimate reaches the loss, not that it is good.
+    per_class:100 ranks poorly (docs/readings.md). It shows that the estimate reaches the loss, not that it
+    is good.
     """
     frequency = rng.permutation(np.geomspace(0.06, 0.6, 12))
     truth = np.where(rng.random((800, 12)) < frequency, 1, -1)
@@ -229,3 +231,45 @@ def test_the_estimated_prior_ranks_classes_where_counts_cannot(rng):
     assert np.isnan(spearman(observed, frequency))  # all alike
     assert len(SEEN) == 5
     assert spearman(SEEN[0], frequency) > 0.8
+
+
+def mean_predictions(name, partial, features):
+    """What `class_prior` sees of a temporary model that another method has trained."""
+    outcome = train(partial, features=features, method=name, validation=0.0)
+    run = make_run(torch.from_numpy(partial.dense()))
+    run.predictions = lambda _: outcome.trained.predict_proba(features=features)
+    return class_prior(run).numpy()
+
+
+def test_ignore_estimates_frequencies_of_photographs_where_labels_were_dropped_at_random(coco):
+    """Both rank the classes, but only with `ignore` is the prior a frequency."""
+    full, features = photographs(coco)
+    frequency = full.class_counts[0] / len(full)
+    partial = parse("random:0.1").apply(full, 0)
+    found = mean_predictions("ignore", partial, features)
+    assert spearman(found, frequency) > 0.75
+    assert frequency.sum() / 2 < found.sum() < 2 * frequency.sum()
+    assert mean_predictions("negative", partial, features).sum() < frequency.sum() / 3
+
+
+def test_a_fixed_number_of_labels_for_each_class_misleads_ignore_less_than_negative(coco):
+    """Only classes with as many known positives as any other: counts tell nothing.
+
+    With `negative` the frequent ones seem rare, since most of their positives are taught as absent. With
+    `ignore` all seem frequent, by ten times and more together: no eta would do, so ``top`` is the default.
+    """
+    full, features = photographs(coco)
+    partial = parse("per_class:20").apply(full, 0)
+    alike = partial.class_counts[0] == 20
+    frequency = full.class_counts[0] / len(full)
+    ignored, denied = (mean_predictions(name, partial, features) for name in ("ignore", "negative"))
+    assert spearman(ignored[alike], frequency[alike]) > spearman(denied[alike], frequency[alike]) + 0.3
+    assert spearman(denied[alike], frequency[alike]) < 0
+    assert (ignored > 0.05).all()
+    assert ignored.sum() > 8 * frequency.sum()
+
+
+def photographs(folder, images=1500):
+    labels = read_labels(folder / "labels.csv", unlisted="absent").part("train")[:images]
+    bare = Labels(labels.offsets, labels.entries, labels.classes, labels.images)
+    return bare, np.load(folder / "train_features.npy", mmap_mode="r")[:images].copy()

@@ -120,6 +120,8 @@ def test_train_evaluate_predict_report(tertium, folder, tmp_path):
     assert f"{100 * figures['map_c']:.1f} (3 of 3 classes)" in out
     assert (run / "evaluation.csv").read_text().splitlines()[0] == "class,ap,present,absent,threshold"
     assert "[fox]" in (run / "evaluation.csv").read_text()
+    assert f"(ECE): {100 * figures['ece']:.1f}" in out
+    assert "G1" not in out  # all classes have equally many labels
 
     wide, top = tmp_path / "p.csv", tmp_path / "p.parquet"
     assert tertium("predict", run, "--features", folder / "test.npy", "--out", wide)[0] == 0
@@ -140,6 +142,26 @@ def test_train_evaluate_predict_report(tertium, folder, tmp_path):
     assert tertium("report", run, "--out", page)[0] == 0
     assert "[fox]" in page.read_text()
     assert page.with_suffix(".csv").is_file()
+
+
+def test_evaluate_groups_classes_by_their_training_labels(tertium, folder, tmp_path):
+    labels = tmp_path / "labels.csv"
+    rows = ["image,present,absent"]
+    for row, values in enumerate(np.load(folder / "train.npy")):
+        known = ["cat", "dog", "[fox]"][: 1 + row % 3]
+        present = [name for name, value in zip(known, values[:3], strict=False) if value > 0]
+        rows.append(f"{row}.png,{';'.join(present)},{';'.join(n for n in known if n not in present)}")
+    labels.write_text("\n".join(rows) + "\n")
+    run = tmp_path / "run"
+    data = ("--labels", labels, "--features", folder / "train.npy")
+    assert tertium("train", *data, "--out", run, "--method", "ignore", "epochs=2", "validation=0")[0] == 0
+    code, out, _ = tertium("evaluate", run, *data, "--out", tmp_path / "e.json")
+    assert code == 0
+    groups = json.loads((tmp_path / "e.json").read_text())["groups"]
+    assert [(group["name"], group["fewest"]) for group in groups] == [("G1", 26), ("G2", 53), ("G3", 80)]
+    lines = [line for line in out.splitlines() if "G2" in line]
+    assert [cell.strip() for cell in lines[0].split("│")[1:4]] == ["G2", "53", "1 of 1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "e.json", "labels.csv", "run"]
 
 
 def test_train_on_photos(tertium, folder, tmp_path):
@@ -286,6 +308,7 @@ def test_scenes(tertium, tmp_path):
         (["evaluate", "none", "--labels", "labels.csv", "--features", "test.npy"], "no trained model in it"),
         (["predict", "RUN", "--features", "test.npy", "--out", "x.txt"], "written as .csv or .parquet"),
         (["predict", "RUN", "--out", "x.csv"], "give either images or features"),
+        (["evaluate", "RUN", "--labels", "labels.csv", "--out", "no/x.json"], "the folder no does not exist"),
         (["predict", "RUN", "--images", "photos", "--out", "x.csv"], "trained on features"),
         (["predict", "RUN", "--features", "none.npy", "--out", "x.csv"], "none.npy: no such file"),
         (["methods", "nothing_like_it"], "there is no method"),

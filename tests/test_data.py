@@ -97,7 +97,11 @@ def test_image_batches_do_not_depend_on_the_number_of_workers(rng):
     labels = Labels.from_dense(rng.integers(-1, 2, size=(9, 3)))
     for epoch in (0, 1):
         alone, helped = (
-            list(ImageLoader(ArrayPictures(pixels), labels, 32, Order(len(labels), 4, seed=5), workers=workers).epoch(epoch))
+            list(
+                ImageLoader(
+                    ArrayPictures(pixels), labels, 32, Order(len(labels), 4, seed=5), workers=workers
+                ).epoch(epoch)
+            )
             for workers in (0, 2)
         )
         assert len(alone) == 3

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import PAGE, methods_page
+from docs.generate import BEGIN, END, PAGE, methods_page
+from tertium import methods
 from tertium.cli import main
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.state import SampleState
+from tests.ddp.two import CASES, COUNT, train_one
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,8 +54,94 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-def test_the_page_of_methods_is_up_to_date():
+def test_the_table_of_methods_is_up_to_date():
     assert PAGE.read_text() == methods_page(), "run `make docs`"
+
+
+def test_only_the_table_is_written_anew(tmp_path, monkeypatch):
+    page = tmp_path / "methods.md"
+    monkeypatch.setattr("docs.generate.PAGE", page)
+    page.write_text(f"above\n{BEGIN}| old |\n{END}below\n")
+    written = methods_page()
+    assert written.startswith(f"above\n{BEGIN}| name |")
+    assert written.endswith(f" |\n{END}below\n")
+    assert "| old |" not in written
+    page.write_text(f"above\n{BEGIN}| old |\n")
+    with pytest.raises(SystemExit, match="end of table"):
+        methods_page()
+
+
+def sections():
+    """The text under each heading of the page that names methods, by method, without line breaks in prose."""
+    _, *parts = re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE)
+    headed = [part.partition("\n")[::2] for part in parts if part.startswith("`")]
+    return {name: text for heading, text in headed for name in re.findall("`(.+?)`", heading)}
+
+
+SECTIONS = sections()
+OURS = {name: kind for name, kind in methods.available().items() if kind.__module__.startswith("tertium.")}
+
+
+def test_every_method_has_a_section():
+    assert SECTIONS.keys() == OURS.keys()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_parameter_stands_in_its_section_with_its_default(name):
+    told: dict[str, list[str]] = {}
+    for keys, values in re.findall(r"^\| (`.+?) \| (.+?) \|", SECTIONS[name], re.MULTILINE):
+        found, defaults = re.findall("`(.+?)`", keys), values.split(", ")
+        # Several defaults of one parameter are those of the methods that share the section.
+        each = [[value] for value in defaults] if len(found) > 1 else [defaults]
+        told |= dict(zip(found, each, strict=True))
+    parameters = methods.parameters_of(OURS[name])
+    assert told.keys() == parameters.keys()
+    for key, value in parameters.items():
+        assert str(value) in told[key], key
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_cannot_do_with_presences_only_says_so(name):
+    positives = Labels.from_dense([[1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]])
+    section = SECTIONS[name]
+    refusing = []
+    for other in [other for other in OURS if SECTIONS.get(other) is section]:
+        try:
+            methods.make(other).check(positives)
+        except InputError:
+            refusing.append(other)
+    told = re.search(r"[Nn]eeds\s(known\sabsences|full\slabels)", section)
+    assert bool(told) == bool(refusing)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_what_several_processes_do_otherwise_is_told(name, parameters):
+    assert methods.make(name, parameters).alone in " ".join(SECTIONS[name].split())
+
+
+def test_the_memory_of_methods_is_as_told():
+    """Bytes for each image and class of the tables that a run leaves, and of the same tables if compact."""
+    from lightning.fabric import Fabric
+
+    memory = PAGE.read_text().partition("**Memory.**")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)((?: \w+=\w+)?)` \| ([\d.]+) \| (.+?) \|$", memory, re.MULTILINE)
+    told = {(name, given.strip()): figures for name, given, *figures in rows}
+    assert len(told) == 9
+    for name, given in {(name, "") for name in OURS} | told.keys():
+        parameters = dict([given.split("=")]) if given else {}
+        _, state = train_one(name, parameters, Fabric(accelerator="cpu", devices=1))
+        tables = [table for table in state.tables.values() if table.width == state.shape[1]]
+        compact = SampleState(COUNT, 8, compact=True)
+        for table in tables:
+            dtype = table.form.name if table.kind == "number" else "float32"
+            compact.table(table.name, kind=table.kind, dtype=dtype)
+        sizes = [
+            sum(table.nbytes for table in each) / (COUNT * width)
+            for each, width in ((tables, state.shape[1]), (compact.tables.values(), 8))
+        ]
+        exact, small = told.get((name, given), ("0", "0"))
+        assert sizes[0] == float(exact), name
+        assert small == "refused" or sizes[1] == float(small), name
 
 
 def test_the_makefile_has_what_the_readme_names():

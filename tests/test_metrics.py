@@ -2,7 +2,9 @@
 
 import json
 import math
+import tempfile
 import tracemalloc
+from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -271,6 +273,93 @@ def test_thresholds_chosen_elsewhere_are_the_ones_used():
     assert found.mF1 == pytest.approx(np.mean(expected), abs=1e-12)
     on_the_same_data = metrics.best_thresholds(scores[150:], labels[150:])
     assert found.mF1 < metrics.evaluate(scores[150:], labels[150:], on_the_same_data).mF1
+
+
+def test_groups_and_calibration_are_part_of_it():
+    scores, labels = random_problem(300, 11, 0.5, 0.3)
+    found = metrics.evaluate(scores, labels)
+    assert found.ece == pytest.approx(metrics.calibration_error(scores, labels), abs=1e-12)
+    known = (labels != 0).sum(axis=0)
+    fifths = metrics.groups(labels)
+    assert [group.name for group in found.groups] == ["G1", "G2", "G3", "G4", "G5"]
+    assert [group.classes for group in found.groups] == [len(fifth) for fifth in fifths]
+    assert [group.map_c for group in found.groups] == metrics.grouped_map(found.ap, fifths).tolist()
+    assert [(group.fewest, group.most) for group in found.groups] == [
+        (min(known[fifth]), max(known[fifth])) for fifth in fifths
+    ]
+    again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert again["groups"][0]["scored"] == found.groups[0].scored
+    by_training = metrics.evaluate(scores, labels, annotations=np.arange(11)[::-1])
+    assert by_training.groups[0].map_c == pytest.approx(found.ap[-3:].mean())
+    assert metrics.evaluate(scores, labels, annotations=np.full(11, 7)).groups == ()
+    with pytest.raises(InputError, match=r"one count per class \(11\), not \(3,\)"):
+        metrics.evaluate(scores, labels, annotations=np.arange(3))
+    assert math.isnan(metrics.evaluate(scores * 2, labels).ece)
+    assert math.isnan(metrics.evaluate(scores - 1, labels).ece)
+
+
+# ---- scores that come block by block -------------------------------------------------------------------
+
+
+def evaluate_in_blocks(scores, labels, classes, shares, block, thresholds=None):
+    """Add the scores of the last share first, in blocks; the first share evaluates."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in reversed(range(len(shares))):
+            with metrics.KnownScores(labels, classes, folder, shares, number) as known:
+                for start in range(shares[number].start, shares[number].stop, block):
+                    known.add(scores[start : min(start + block, shares[number].stop)])
+                known.close()
+        return known.evaluate(thresholds)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(probabilities | ties), st.data())
+def test_blocks_give_what_all_scores_give(problem, data):
+    scores, labels = problem
+    scores = scores.astype(np.float32)
+    count, width = labels.shape
+    names = [f"class {column}" for column in range(width)]
+    order = data.draw(st.permutations(range(width)))
+    edges = sorted(data.draw(st.lists(st.integers(0, count), max_size=3)))
+    shares = [range(*pair) for pair in pairwise([0, *edges, count])]
+    thresholds = data.draw(st.lists(probabilities, min_size=width, max_size=width))
+    held, size = (data.draw(st.sampled_from([1, 7, 2**20])) for _ in range(2))
+    truth = Labels.from_dense(labels[:, order], classes=[names[column] for column in order])
+    with mock.patch.multiple(metrics, _HELD=held, _SORTED=size):
+        found = evaluate_in_blocks(scores, truth, names, shares, data.draw(st.integers(1, 9)), thresholds)
+    expected = metrics.evaluate(scores, Labels.from_dense(labels, classes=names), thresholds)
+    assert found.to_dict() == expected.to_dict()
+
+
+def test_classes_without_scores_are_left_out():
+    scores, labels = random_problem(50, 3, 0.6, 0.4)
+    truth = Labels.from_dense(labels, classes=["cat", "yak", "dog"])
+    found = evaluate_in_blocks(scores[:, :2], truth, ["dog", "cat"], [range(50)], 8)
+    expected = metrics.evaluate(scores[:, :2], np.ascontiguousarray(labels[:, [2, 0]]))
+    assert found.ap.tolist() == expected.ap.tolist()
+    assert found.positives.tolist() == expected.positives.tolist()
+
+
+def test_blocks_are_checked(tmp_path):
+    scores, labels = random_problem(50, 3, 0.6, 0.4)
+    labels[33, 2] = 1
+    truth = Labels.from_dense(labels, classes=["cat", "dog", "fox"])
+    known = metrics.KnownScores(truth, truth.classes, tmp_path)
+    known.add(scores[:30])
+    with pytest.raises(InputError, match=r"\(21, 3\) do not fit the labels from row 30 on"):
+        known.add(np.zeros((21, 3), np.float32))
+    with pytest.raises(InputError, match="30 of 50 rows were scored"):
+        known.close()
+    scores[33, 2] = np.nan
+    with pytest.raises(InputError, match=r'class 2 \("fox"\) in row 33 is NaN'):
+        known.add(scores[30:])
+    scores[33, 2] = 0.5
+    known.add(scores[30:])
+    known.close()
+    assert known.evaluate().to_dict() == metrics.evaluate(scores, truth).to_dict()
+    (tmp_path / "0.keys").write_bytes(b"")
+    with pytest.raises(InputError, match="known labels are missing"):
+        known.evaluate()
 
 
 # ---- the others ----------------------------------------------------------------------------------------

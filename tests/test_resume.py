@@ -145,6 +145,19 @@ def test_a_signal_waits_for_a_checkpoint(problem, monkeypatch, number):
     assert_same(problem / "whole", problem / "cut")
 
 
+def test_without_a_folder_a_signal_stops_at_once(problem, monkeypatch):
+    kind = methods.find("negative")
+    original = kind.terms
+
+    def signalled(self, logits, batch, run):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(self, logits, batch, run)
+
+    monkeypatch.setattr(kind, "terms", signalled)
+    with pytest.raises(KeyboardInterrupt):
+        train(problem / "labels.csv", features=problem / "features.npy", method="negative", epochs=1)
+
+
 def killed(problem, monkeypatch, count=6, method="role"):
     with monkeypatch.context() as patched:
         kill_after(patched, count)
@@ -254,7 +267,7 @@ def command(problem, out, method, *more):
     return [
         *(sys.executable, "-m", "tertium", "train", "--labels", str(problem / "labels.csv")),
         *("--features", str(problem / "features.npy"), "--out", str(problem / out), "--method", method),
-        *("epochs=40", "batch_size=8", "patience=40", "checkpoint_minutes=0", *more),
+        *("epochs=15", "batch_size=8", "patience=15", "checkpoint_minutes=0", *more),
     ]
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tertium.methods import Method
     from tertium.predict import Trained
     from tertium.readers import read_labels, write_labels
-    from tertium.training import train
+    from tertium.training import class_frequencies, resume, train
 
 _HOMES = {
     "InputError": "tertium.errors",
@@ -19,8 +19,10 @@ _HOMES = {
     "Method": "tertium.methods",
     "MultiLabelClassifier": "tertium.estimator",
     "Trained": "tertium.predict",
+    "class_frequencies": "tertium.training",
     "describe": "tertium.describe",
     "read_labels": "tertium.readers",
+    "resume": "tertium.training",
     "train": "tertium.training",
     "write_labels": "tertium.readers",
 }
@@ -30,8 +32,10 @@ __all__ = [
     "Method",
     "MultiLabelClassifier",
     "Trained",
+    "class_frequencies",
     "describe",
     "read_labels",
+    "resume",
     "train",
     "write_labels",
 ]

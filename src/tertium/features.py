@@ -28,7 +28,9 @@ def extract(
     nameless = Labels.unknown([str(row) for row in range(len(pictures))], ["any"])
     progress.start("extracting features", len(pictures), "images")
     with torch.inference_mode():
-        for batch in ImageLoader(pictures, nameless, size, Order(len(pictures), 64), workers=workers).epoch(0):
+        for batch in ImageLoader(pictures, nameless, size, Order(len(pictures), 64), workers=workers).epoch(
+            0
+        ):
             features[batch.index.numpy()] = backbone(batch.inputs.to(device)).cpu().numpy()
             progress.advance(len(batch.index))
     return features

@@ -38,6 +38,19 @@ TIMEOUT = 600  # seconds after which a process that waits in vain for another gi
 Validate = Callable[[Classifier], dict[str, float | None]]
 
 
+def _unavailable(*_: Any) -> Any:
+    raise InputError("this method needs more than a bare fit: call tertium.train")
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What a method may ask of its `Run` that takes more than a fit."""
+
+    features: Callable[[], npt.NDArray[Any]] = _unavailable
+    predictions: Callable[[Method], npt.NDArray[np.float32]] = _unavailable
+    held_out: Callable[[Method, int], npt.NDArray[np.float32]] = _unavailable
+
+
 @dataclass
 class FitRun:
     """What a method may touch while it trains (`tertium.methods.Run`)."""
@@ -46,19 +59,27 @@ class FitRun:
     state: SampleState
     epochs: int
     rng: torch.Generator
-    features: Callable[[], npt.NDArray[Any]]
-    predictions: Callable[[Method], npt.NDArray[np.float32]]
+    offers: Offers
+    note: Callable[[str], None]
     epoch: int = 1
     lr: float = 0.0
     share: float = 1.0  # of this process's batch (`Batch.share`)
 
+    def features(self) -> npt.NDArray[Any]:
+        """Return frozen features [N, D] of the training images."""
+        return self.offers.features()
+
+    def predictions(self, method: Method) -> npt.NDArray[np.float32]:
+        """Return the probabilities [N, C] that a temporary model, trained with another method, gives."""
+        return self.offers.predictions(method)
+
+    def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
+        """Return probabilities [N, C], each from a temporary model that has not trained on that image."""
+        return self.offers.held_out(method, epochs)
+
     def all_mean(self, value: Tensor) -> Tensor:
         """Return the mean over all processes, weighted by their rows; gradients flow through it."""
         return all_mean(value * self.share) if world() > 1 else value
-
-
-def _unavailable(*_: Any) -> Any:
-    raise InputError("this method needs more than a bare fit: call tertium.train")
 
 
 @dataclass(frozen=True)
@@ -228,8 +249,8 @@ def fit(
     validate: Validate,
     seed: int = 0,
     state: SampleState | None = None,
-    features: Callable[[], npt.NDArray[Any]] = _unavailable,
-    predictions: Callable[[Method], npt.NDArray[np.float32]] = _unavailable,
+    offers: Offers | None = None,
+    new: bool = False,
     record: Callable[[Record], None] = lambda _: None,
     memory: Memorisation | None = None,
     keeper: Keeper | None = None,
@@ -238,20 +259,17 @@ def fit(
     """Train ``model`` and return it as it was after its best epoch on the validation score.
 
     ``validate`` gives named figures, of which ``score`` decides; where it is None nothing is chosen and the
-    last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives a phase;
-    ``features`` and ``predictions`` are what a method may ask of its `Run`. ``memory`` looks on, where the
-    truth is known; nothing of it reaches the training.
+    last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives a phase. The
+    bias of a ``new`` head starts where the method says. ``memory`` looks on, where the truth is known;
+    nothing of it reaches the training.
     """
     progress, keeper = progress or Progress(), keeper or Keeper()
     rng = torch.Generator(fabric.device).manual_seed(seed)
     state = state or SampleState(*labels.shape, rank=rank(), world=world())
-    run = FitRun(labels, state, phase.epochs, rng, features, predictions)
-    model.to(fabric.device)
+    run = FitRun(labels, state, phase.epochs, rng, offers or Offers(), progress.note)
+    _prepare(model.to(fabric.device), method, run, seed, new=new)
     course = Course(model, phase, run, memory)
     forward, backward = _engine(fabric, model, course.optimizer)
-    method.prepare(run)
-    if rank() > 0:  # what is drawn before is for all images, from here on for those of a process
-        rng.manual_seed(seed + rank())
     keeper.restore(course)
     steps = phase.epochs * len(loader)
     progress.start(f"training {method.name}", steps, "batches")
@@ -281,11 +299,8 @@ def fit(
                 course.after_step(terms, time.perf_counter() - started)
             progress.advance()
             keeper.offer(course)
-        figures = _epoch_record(run.epoch, course.totals, len(loader), course.seconds)
-        if memory:
-            figures["memory"] = memory.end_epoch()
         share_buffers(course.judged)
-        figures |= validate(course.judged)
+        figures = _epoch_record(course, len(loader)) | validate(course.judged)
         record(figures)
         course.after_epoch(figures)
         if course.best_is_old(phase.patience):
@@ -294,6 +309,14 @@ def fit(
         keeper.offer(course)
     course.judged.load_state_dict(course.best.state)
     return Fitted(course.judged.eval(), course.records, course.best.epoch)
+
+
+def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: bool) -> None:
+    method.prepare(run)
+    if new:
+        model.start_at(method.starting_rate(run))
+    if rank() > 0:  # what is drawn before is for all images, from here on for those of a process
+        run.rng.manual_seed(seed + rank())
 
 
 class _Best:
@@ -366,6 +389,9 @@ def rate_factor(phase: Phase, done: float) -> float:
     return (1 + math.cos(math.pi * (done - phase.warmup) / (1 - phase.warmup))) / 2
 
 
-def _epoch_record(epoch: int, totals: dict[str, Tensor], batches: int, seconds: float) -> Record:
-    terms = {name: float(all_mean(value)) / batches for name, value in totals.items()}
-    return {"epoch": epoch, "loss": sum(terms.values()), "terms": terms, "seconds": round(seconds, 3)}
+def _epoch_record(course: Course, batches: int) -> Record:
+    terms = {name: float(all_mean(value)) / batches for name, value in course.totals.items()}
+    figures = {"epoch": course.run.epoch, "loss": sum(terms.values()), "terms": terms}
+    if course.memory:
+        figures["memory"] = course.memory.end_epoch()
+    return figures | {"seconds": round(course.seconds, 3)}

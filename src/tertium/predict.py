@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import mmap
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +22,23 @@ from tertium.data import (
     FeatureLoader,
     ImageLoader,
     Loader,
+    Order,
     Pictures,
     folder_pictures,
     list_images,
     load_features,
 )
+from tertium.distributed import barrier, from_first, rank, world
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels import Labels
-from tertium.metrics import Evaluation, evaluate
+from tertium.metrics import Counts, Evaluation, KnownScores
 from tertium.model import Classifier, load_model, save_model
 from tertium.progress import Progress
 
 Images = str | Path | npt.NDArray[np.uint8]  # a folder, or pixels [N, H, W, 3]
 Features = str | Path | npt.NDArray[Any]  # a .npy file, or an array [N, D]
 _BATCH = 256
+_WINDOW, _PICTURES = 2**24, 2**16  # bytes of features, and images, that are opened at a time
 
 
 @dataclass(frozen=True)
@@ -63,14 +72,46 @@ class Inputs:
         pictures = None if self.pictures is None else self.pictures.select(rows)
         return Inputs(pictures, None if self.features is None else self.features[rows])
 
-    def loader(
-        self, labels: Labels, size: int, batch_size: int, *, workers: int = 0, seed: int = 0
-    ) -> Loader:
+    def window(self, rows: range) -> Inputs:
+        """Return a range of rows; a mapped file is mapped anew, so that rows read before leave memory."""
+        if self.pictures is not None:
+            return Inputs(self.pictures.select(np.arange(rows.start, rows.stop)), None)
+        found = self.features
+        assert found is not None
+        base: Any = found.base  # of a slice, another array; and it would give the offset of the whole
+        whole = isinstance(base, mmap.mmap) and found.flags.c_contiguous and len(rows) > 0
+        if isinstance(found, np.memmap) and whole and found.filename:
+            begin, shape = found.offset + rows.start * found.strides[0], (len(rows), found.shape[1])
+            return Inputs(None, np.memmap(found.filename, found.dtype, "c", begin, shape))
+        return Inputs(None, found[rows.start : rows.stop])
+
+    def windows(self, rows: range) -> Iterator[Inputs]:
+        """Divide a range of rows into windows of whole batches that take little memory."""
+        size = _PICTURES
+        if self.features is not None:
+            width = self.features.shape[1] * self.features.itemsize
+            size = max(1, _WINDOW // max(width * _BATCH, 1)) * _BATCH
+        for start in range(rows.start, rows.stop, size):
+            yield self.window(range(start, min(start + size, rows.stop)))
+
+    def fingerprint(self) -> str:
+        """Return a checksum of up to a thousand inputs, evenly spread: enough to tell other data."""
+        rows = np.unique(np.linspace(0, max(len(self) - 1, 0), min(len(self), 1000)).astype(np.int64))
+        found = hashlib.sha256(f"{len(self)}".encode())
+        if self.features is not None:
+            found.update(f"{self.features.dtype} {self.features.shape}".encode())
+            found.update(np.ascontiguousarray(self.features[rows]).data)
+        else:
+            assert self.pictures is not None
+            found.update("\n".join(self.pictures.fingerprint(row) for row in rows).encode())
+        return found.hexdigest()
+
+    def loader(self, labels: Labels, size: int, order: Order, *, workers: int = 0) -> Loader:
         """Return batches of these inputs with labels in the same order."""
         if self.pictures is not None:
-            return ImageLoader(self.pictures, labels, size, batch_size, workers=workers, seed=seed)
+            return ImageLoader(self.pictures, labels, size, order, workers=workers)
         assert self.features is not None
-        return FeatureLoader(self.features, labels, batch_size, seed)
+        return FeatureLoader(self.features, labels, order)
 
 
 def _check_rows(given: int, wanted: int) -> None:
@@ -108,13 +149,13 @@ class Trained:
         return self.model.classes
 
     @classmethod
-    def load(cls, folder: str | Path, workers: int = 0) -> Trained:
-        """Read the model of a run folder. Nothing in the folder is executed."""
+    def load(cls, folder: str | Path, workers: int = 0, device: str = "cpu") -> Trained:
+        """Read the model of a run folder onto a device. Nothing in the folder is executed."""
         folder = Path(folder)
         if not (folder / "model.json").is_file():
             raise InputError(f"{folder}: no trained model in it (there is no model.json)")
         model, about = load_model(folder)
-        return cls(model, np.array(about["thresholds"]), about["image_size"] or 0, workers)
+        return cls(model.to(device), np.array(about["thresholds"]), about["image_size"] or 0, workers)
 
     def save(self, folder: str | Path) -> None:
         """Write the model as safetensors and JSON."""
@@ -133,16 +174,22 @@ class Trained:
             raise InputError(f"the model was trained on features of width {self.model.width}, not {width}")
         return found
 
-    def stream(self, inputs: Inputs, progress: Progress | None = None) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield the probabilities of one batch after the other."""
+    def stream(
+        self, inputs: Inputs, progress: Progress | None = None, rows: range | None = None
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the probabilities of one batch after the other, of a range of rows if one is given."""
         progress = progress or Progress()
-        names = [str(row) for row in range(len(inputs))]
-        nothing_known = Labels.unknown(names, self.classes)
-        loader = inputs.loader(nothing_known, self.image_size, _BATCH, workers=self.workers)
-        progress.start("predicting", len(inputs), "images")
-        for block in stream(self.model, loader):
-            yield block
-            progress.advance(len(block))
+        rows = range(len(inputs)) if rows is None else rows
+        progress.start("predicting", len(rows), "images")
+        for part in inputs.windows(rows):
+            # A loader makes labels dense, which nothing reads here: one class takes the least memory.
+            nothing_known = Labels.unknown(map(str, range(len(part))), self.classes[:1])
+            order = Order(len(part), _BATCH)
+            for block in stream(
+                self.model, part.loader(nothing_known, self.image_size, order, workers=self.workers)
+            ):
+                yield block
+                progress.advance(len(block))
 
     def predict_proba(
         self,
@@ -162,18 +209,78 @@ class Trained:
         images: Images | None = None,
         *,
         features: Features | None = None,
+        annotations: Counts | None = None,
         progress: Progress | None = None,
     ) -> Evaluation:
         """Compare with what is known of these images.
 
-        Classes are matched by name: one that the model does not know is left out.
+        Classes are matched by name: one that the model does not know is left out. They are grouped by
+        ``annotations`` [C], one count for each class of the model (see `tertium.metrics.evaluate`).
         """
+        inputs = self.labelled(labels, images, features)
+        with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
+            known = self.known_scores(labels, inputs, folder, [range(len(labels))], 0, progress)
+            return known.evaluate(self.thresholds, annotations)
+
+    def labelled(self, labels: Labels, images: Images | None, features: Features | None) -> Inputs:
+        """Find the inputs of labelled images; a model that knows none of the classes is an `InputError`."""
         if not set(labels.classes) & set(self.classes):
             hint = did_you_mean(labels.classes[0], self.classes)
             raise InputError(f"the model knows none of these classes ({some(labels.classes)}); {hint}")
-        names = labels.images.to_pylist()
-        probabilities = self.predict_proba(images, features=features, names=names, progress=progress)
-        return evaluate(probabilities, labels.with_classes(self.classes), self.thresholds)
+        return self.inputs(images, features, labels.images.to_pylist())
+
+    def known_scores(
+        self,
+        labels: Labels,
+        inputs: Inputs,
+        folder: str | Path,
+        shares: Sequence[range],
+        share: int,
+        progress: Progress | None = None,
+    ) -> KnownScores:
+        """Score one share of labelled rows; what counts goes to files in ``folder``."""
+        with KnownScores(labels, self.classes, folder, shares, share) as known:
+            for block in self.stream(inputs, progress, shares[share]):
+                known.add(block)
+            known.close()
+        return known
+
+
+# ---- several processes -----------------------------------------------------------------------------------
+
+
+class OthersEndedError(Exception):
+    """Another process has ended before its work was done; it says why."""
+
+
+def shares(count: int) -> list[range]:
+    """Divide rows among the processes: in order, and in the batches that one process would make.
+
+    >>> shares(600)
+    [range(0, 600)]
+    """
+    batches = -(-count // _BATCH)
+    edges = [min(batches * number // world() * _BATCH, count) for number in range(world() + 1)]
+    return [range(*pair) for pair in pairwise(edges)]
+
+
+def meet() -> None:
+    """Wait until every process is here; raise `OthersEndedError` if one will never be."""
+    try:
+        barrier()
+    except RuntimeError as error:  # a connection was closed at its other end
+        raise OthersEndedError(str(error).partition("\n")[0]) from None
+
+
+@contextmanager
+def shared_folder(parent: Path) -> Iterator[Path]:
+    """Give all processes one folder below ``parent``, which all must see; process 0 removes it at the end."""
+    name = from_first(tempfile.mkdtemp(prefix=".tertium-", dir=parent) if rank() == 0 else "")
+    try:
+        yield Path(name)
+    finally:
+        if rank() == 0:
+            shutil.rmtree(name, ignore_errors=True)
 
 
 def names_of(images: Images | None, features: Features | None) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from tertium.distributed import rank, world
 from tertium.errors import InputError
 from tertium.files import replacing, write_json
 from tertium.metrics import Evaluation
+from tertium.predict import meet
 
+_GROUP = 2**23  # values in a row group of Parquet: small ones bloat the file's index, which stays in memory
 _SUFFIXES = (".csv", ".parquet")
 
 
@@ -36,15 +41,17 @@ def write_predictions(
     blocks: Iterable[npt.NDArray[np.float32]],
     *,
     top: int | None = None,
+    folder: Path | None = None,
 ) -> None:
     """Write probabilities as ``image`` and one column a class.
 
     With ``top``, write ``image,label,probability`` for the most probable classes of each image instead.
+    Several processes each give the names and blocks of their share, in order, and a ``folder`` that all see:
+    process 0 puts the parts together.
     """
     path = Path(path)
     check_path(path)
-    if "image" in classes and top is None:
-        raise InputError('a class is called "image", like the first column; write the top classes instead')
+    check_columns(classes, top)
     if top is None:
         columns = [("image", pa.string()), *((name, pa.float32()) for name in classes)]
         tables = (_wide(part, block) for part, block in _named(names, blocks))
@@ -53,15 +60,91 @@ def write_predictions(
         labels = pa.array(classes, pa.string())
         tables = (_long(part, block, labels, top) for part, block in _named(names, blocks))
     schema = pa.schema(columns)
-    with replacing(path) as temporary, _writer(temporary, schema) as sink:
-        for arrays in tables:
-            sink.write_table(pa.table(arrays, schema=schema))
+    found = (pa.table(arrays, schema=schema) for arrays in tables)
+    parts = [] if folder is None else [folder / f"{number}{path.suffix}" for number in range(world())]
+    write: Any = _write_parquet if path.suffix == ".parquet" else _write_csv
+    if rank() == 0 or folder is None:
+        with replacing(path) as temporary:
+            write(temporary, schema, found, parts[1:])
+    else:
+        write(parts[rank()], schema, found, None)
 
 
-def _writer(path: Path, schema: pa.Schema) -> Any:
-    if path.suffix == ".parquet":
-        return pa.parquet.ParquetWriter(path, schema)
-    return pa.csv.CSVWriter(path, schema)
+def write_columns(path: str | Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write a small table by the ending of its name."""
+    table = pa.table(dict(columns))
+    with replacing(path) as temporary:
+        if Path(path).suffix == ".parquet":
+            pa.parquet.write_table(table, temporary)
+        else:
+            pa.csv.write_csv(table, temporary)
+
+
+def check_columns(classes: Sequence[str], top: int | None) -> None:
+    """Raise `InputError` if a column for each class cannot be written."""
+    if "image" in classes and top is None:
+        raise InputError('a class is called "image", like the first column; write the top classes instead')
+
+
+def _write_csv(path: Path, schema: pa.Schema, tables: Iterable[pa.Table], parts: list[Path] | None) -> None:
+    """Write tables, and after them the parts of the other processes; or such a part (None), no heading."""
+    options = pa.csv.WriteOptions(include_header=parts is not None)
+    with pa.csv.CSVWriter(path, schema, write_options=options) as sink:
+        for table in tables:
+            sink.write_table(table)
+    if parts is None:
+        meet()
+        return
+    with open(path, "ab") as whole:
+        for part in _complete(parts):
+            with open(part, "rb") as more:
+                shutil.copyfileobj(more, whole, 2**20)
+
+
+def _write_parquet(
+    path: Path, schema: pa.Schema, tables: Iterable[pa.Table], parts: list[Path] | None
+) -> None:
+    """Write tables, and after them the parts of the other processes; or such a part (None)."""
+    # Probabilities hardly repeat: a dictionary of them would only take time and memory.
+    words = [name for name in schema.names if name == "label"]
+    with pa.parquet.ParquetWriter(
+        path, schema, use_dictionary=words or False, write_statistics=False
+    ) as sink:
+        everything = chain(tables, _read_parts(parts or []))
+        for group in _row_groups(everything, max(1, _GROUP // len(schema))):
+            sink.write_table(group)
+    if parts is None:
+        meet()
+
+
+def _complete(parts: list[Path]) -> Iterator[Path]:
+    """Wait until the other processes have written their parts; give them in order, and remove them."""
+    if parts:
+        meet()
+    for part in parts:
+        yield part
+        part.unlink()
+
+
+def _read_parts(parts: list[Path]) -> Iterator[pa.Table]:
+    for part in _complete(parts):
+        with pa.parquet.ParquetFile(part) as file:
+            yield from (file.read_row_group(number) for number in range(file.num_row_groups))
+
+
+def _row_groups(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+    """Give the same rows in tables of ``size``, so that how they came leaves no trace in the file."""
+    held: list[pa.Table] = []
+    count = 0
+    for table in tables:
+        held.append(table)
+        count += len(table)
+        while count >= size:
+            together = pa.concat_tables(held)
+            yield together[:size]
+            held, count = [together[size:]], count - size
+    if count:
+        yield pa.concat_tables(held)
 
 
 def _named(names: Sequence[str], blocks: Iterable[Any]) -> Iterator[tuple[Sequence[str], Any]]:

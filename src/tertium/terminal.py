@@ -64,7 +64,7 @@ class Bar(Progress):
 
     def note(self, text: str) -> None:
         """Print above the bar."""
-        self._bars.console.print(text, highlight=False, markup=False)
+        self._bars.console.print(text, highlight=False, markup=False, emoji=False)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -102,7 +102,7 @@ class Lines(Progress):
 
     def note(self, text: str) -> None:
         """Print a line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def close(self) -> None:
         """Nothing to take away."""

@@ -7,11 +7,11 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,15 @@ from tertium.data import Loader, Order, check_pictures, load_features
 from tertium.distributed import barrier, gather_rows, own_rows, rank, world
 from tertium.errors import InputError
 from tertium.features import extract
-from tertium.fit import Fitted, Keeper, Record, Validate, fit, make_fabric
+from tertium.files import write_json
+from tertium.fit import Fitted, Keeper, Offers, Record, Validate, fit, make_fabric
+from tertium.frequencies import Frequencies, estimate, propensities
 from tertium.keeping import CheckpointKeeper, Stops
 from tertium.labels import Labels
 from tertium.memory import Memorisation
 from tertium.methods import Method
+from tertium.methods.auto import EPOCHS, WEIGHT, Auto
+from tertium.methods.baselines import Ignore, Negative
 from tertium.metrics import average_precision, best_thresholds
 from tertium.model import Classifier, pretrained
 from tertium.predict import Features, Images, Inputs, Trained, scores
@@ -40,6 +44,7 @@ from tertium.splits import divide
 from tertium.state import SampleState
 
 TRAIN, VALIDATION = "train", "val"
+_FOLDS = 3  # of temporary heads that score images they have not seen
 _LOST = ("onnection", "gloo", "NCCL", "timed out", "Timeout", "barrier")  # in errors of a broken group
 
 
@@ -146,6 +151,37 @@ def resume(
         session.folder, session.truth = folder, _truth(data.get("truth"))
         session.take_up()
         return session.run()
+
+
+def class_frequencies(
+    labels: Labels | str | Path,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    estimator: Literal["scores", "ignore"] = "scores",
+    labels_per_image: float | None = None,
+    progress: Progress | None = None,
+    **overrides: Any,
+) -> tuple[Labels, Frequencies]:
+    """Estimate how frequent each class is among the training images; return their labels too.
+
+    "scores" explains the labels by scores of models that have not seen the images (`tertium.frequencies`).
+    "ignore" is the estimate of Ben-Baruch 2021: the mean prediction of a model trained on known labels alone,
+    which has no interval.
+    """
+    method = Auto() if estimator == "scores" else Ignore()
+    chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
+    everything = labels if isinstance(labels, Labels) else read_labels(labels)
+    training, validation = _divide(everything, images, features, settings)
+    chosen.check(training.labels)
+    settings = settings.resolved(len(training.labels))
+    with _session(settings, chosen, training, validation, progress) as session:
+        if estimator == "scores":
+            scores = session.held_out(Negative(positive_weight=WEIGHT), EPOCHS)
+            return training.labels, estimate(scores, training.labels, labels_per_image=labels_per_image)
+        rate = session.predictions(Ignore()).mean(axis=0, dtype=np.float64)
+        present, absent = propensities(training.labels, rate)
+        return training.labels, Frequencies(rate, rate, rate, present, absent, 0.0)
 
 
 def _truth(given: Labels | str | Path | None) -> Labels | None:
@@ -302,7 +338,6 @@ class _Session:
             self.model = Classifier(classes, self.backbone.width, self.backbone, boost)
         else:
             self.model = self._head_on_features()
-        self.model.start_at(self.method.initial_rate(self.training.labels))
 
     def create_folder(self, out: Path, data: dict[str, Any], *, overwrite: bool) -> None:
         """Begin a run folder, which all processes must see."""
@@ -348,13 +383,33 @@ class _Session:
         assert found is not None
         return found
 
-    def _predictions(self, method: Method) -> npt.NDArray[np.float32]:
+    def predictions(self, method: Method) -> npt.NDArray[np.float32]:
         """Train a temporary linear head with another method; return what it says of the training images."""
         method.check(self.training.labels)
         model = self._head_on_features()
-        model.start_at(method.initial_rate(self.training.labels))
-        fitted = self._fit(model, method, "head", *self.head_parts)
+        training, validation = self.head_parts
+        fitted = self._fit(model, method, "head", training, validation, new=True)
         return self._scores(fitted.model, self.head_parts[0])
+
+    def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
+        """Train temporary heads, each on two thirds of the images; return what they say of the rest."""
+        self._features()
+        part = self.head_parts[0]
+        fold = np.random.default_rng(self.settings.seed).permutation(len(part.labels)) % _FOLDS
+        found = np.empty(part.labels.shape, dtype=np.float32)
+        for number in range(_FOLDS):
+            seen, unseen = (
+                part.select(np.flatnonzero(fold != number)),
+                part.select(np.flatnonzero(fold == number)),
+            )
+            assert seen.inputs.features is not None
+            model = Classifier(part.labels.classes, seen.inputs.features.shape[1])
+            model.standardise(seen.inputs.features)
+            fitted = self._fit(
+                model, method, "head", seen, seen.select(np.arange(0)), epochs=epochs, new=True
+            )
+            found[fold == number] = self._scores(fitted.model, unseen)
+        return found
 
     def _featured(self, part: Part) -> Part:
         """Return the part with features, extracted where it has images."""
@@ -393,7 +448,8 @@ class _Session:
             self.done[phase] = self._past(phase, self.start)
             return self.done[phase]
         memory = None if self.truth is None else Memorisation(training.labels, self.truth)
-        with self.stops.heeded(self._say):
+        # Without a folder there is no checkpoint to wait for.
+        with nullcontext() if self.folder is None else self.stops.heeded(self._say):
             fitted = self._fit(
                 self.model,
                 self.method,
@@ -401,8 +457,8 @@ class _Session:
                 training,
                 validation,
                 state=self.state,
-                features=self._features,
-                predictions=self._predictions,
+                offers=Offers(self._features, self.predictions, self.held_out),
+                new=not self.done,
                 record=lambda figures: self._record({"phase": phase} | figures),
                 memory=memory,
                 keeper=self._keeper(phase),
@@ -447,9 +503,18 @@ class _Session:
         )
 
     def _fit(
-        self, model: Classifier, method: Method, phase: str, training: Part, validation: Part, **offers: Any
+        self,
+        model: Classifier,
+        method: Method,
+        phase: str,
+        training: Part,
+        validation: Part,
+        epochs: int | None = None,
+        **offers: Any,
     ) -> Fitted:
         plan: Plan = getattr(self.settings, phase)
+        if epochs is not None:
+            plan = dataclasses.replace(plan, epochs=epochs)
         return fit(
             model,
             method,
@@ -524,9 +589,20 @@ class _Session:
         if self.folder is not None:
             if rank() == 0:
                 trained.save(self.folder.path)
+                self._keep_annotation()
                 self.folder.finish(summary)
             self._checkpoints().clear()
         return Outcome(trained, self.records, summary)
+
+    def _keep_annotation(self) -> None:
+        """Write how labels came to be annotated, where the method has found out."""
+        tensors = self.state.tensors
+        if self.folder is None or "frequency" not in tensors:
+            return
+        rates = dict(zip(("rate", "low", "high"), tensors["frequency"].tolist(), strict=True))
+        known = dict(zip(("present", "absent"), tensors["propensity"].tolist(), strict=True))
+        classes = list(self.training.labels.classes)
+        write_json(self.folder.path / "annotation.json", {"classes": classes, **rates, **known})
 
     def _record(self, figures: Record) -> None:
         self.records.append(figures)

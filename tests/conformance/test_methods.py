@@ -51,6 +51,8 @@ def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None, names=
         rng=torch.Generator().manual_seed(seed),
         features=lambda: features,
         predictions=lambda method: predictions,
+        held_out=lambda method, epochs: predictions,
+        note=lambda text: None,
         all_mean=lambda value: value,
     )
 

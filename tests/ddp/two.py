@@ -17,7 +17,7 @@ from tertium.config import HEAD, Settings
 from tertium.data import Batch, FeatureLoader, Order
 from tertium.distributed import rank, world
 from tertium.errors import InputError
-from tertium.fit import fit, make_fabric
+from tertium.fit import Offers, fit, make_fabric
 from tertium.labels import Labels
 from tertium.model import Classifier
 from tertium.state import SampleState
@@ -75,8 +75,7 @@ def train_one(name, parameters, fabric):
         validate=lambda _: {"score": None},
         seed=SEED,
         state=state,
-        features=lambda: features,
-        predictions=lambda _: guesses,
+        offers=Offers(lambda: features, lambda _: guesses, lambda *_: guesses),
     )
     losses = torch.tensor([record["loss"] for record in fitted.records])
     weights = {f"weight.{key}": value.clone() for key, value in fitted.model.state_dict().items()}

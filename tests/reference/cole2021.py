@@ -99,7 +99,7 @@ VARIANTS = [
     ("sampled_negative", {"rate": 0.5}),
     ("epr", {"k": 2.5, "strength": 3.0}),
     ("role", {"k": 2.5, "strength": 3.0, "lr_factor": 2.0}),
-    ("role", {"optimizer": "dense"}),
+    ("role", {"optimizer": "dense", "lr_factor": 10.0}),
 ]
 EQUALS_BCE = ("sampled_negative",)
 DRAWS = ("sampled_negative",)

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import typer
 from rich.console import Console
 
-from tertium.cli import label_files, models, showing
+from tertium.cli import completing, label_files, models, showing
+from tertium.cli.compare import compare
 from tertium.cli.convert import convert
+from tertium.cli.prior import prior
 from tertium.errors import InputError
 
 app = typer.Typer(
@@ -51,7 +53,7 @@ def main() -> None:
             sys.exit(2)
         console = Console(stderr=True)
         console.print("[bold red]Error:[/] ", end="")
-        console.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        console.print(str(error), highlight=False, markup=False, emoji=False, soft_wrap=True)
         sys.exit(2)
 
 
@@ -65,8 +67,15 @@ def _repeats() -> bool:
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Labels": (label_files.describe, label_files.simulate, label_files.merge),
-    "Models": (models.train, models.evaluate, models.predict, models.methods),
+    "Labels": (
+        label_files.describe,
+        label_files.simulate,
+        label_files.merge,
+        prior,
+        completing.complete,
+        completing.suggest,
+    ),
+    "Models": (models.train, models.evaluate, models.predict, models.methods, compare),
     "Pages and examples": (showing.report, showing.demo, showing.scenes),
 }
 for panel, commands in _COMMANDS.items():

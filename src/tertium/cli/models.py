@@ -110,7 +110,7 @@ def train(
             if labels is None or out is None:
                 missing = "--labels" if labels is None else "--out"
                 raise InputError(f"{missing} is missing; see tertium train --help")
-            values = _settings(config, settings, method=method, devices=devices)
+            values = settings_of(config, settings, method=method, devices=devices)
             outcome = _begin(labels, out, images, features, values, unlisted, classes, overwrite, truth)
     except Stopped as stop:
         if rank() == 0:
@@ -120,7 +120,7 @@ def train(
         show_summary(console(), outcome.summary, place)
 
 
-def _settings(config: Path | None, words: list[str] | None, **options: Any) -> dict[str, Any]:
+def settings_of(config: Path | None, words: list[str] | None, **options: Any) -> dict[str, Any]:
     """Return the settings of a file, overridden by key=value words, and those by options."""
     from tertium.config import parse_overrides, read_config
 

@@ -56,7 +56,7 @@ def watching() -> Iterator[Bar | Lines]:
 
 def say(text: str) -> None:
     """Print a line in which names from a user's files are text, never markup."""
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
+    console().print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:

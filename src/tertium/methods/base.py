@@ -34,6 +34,14 @@ class Run(Protocol):
         """Return the probabilities [N, C] that a temporary model, trained with another method, gives."""
         ...
 
+    def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
+        """Return probabilities [N, C], each from a temporary model that has not trained on that image."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say something that the user should know."""
+        ...
+
     def all_mean(self, value: Tensor) -> Tensor:
         """Return the mean over all processes; gradients flow through it."""
         ...
@@ -70,6 +78,10 @@ class Method:
 
     def prepare(self, run: Run) -> None:
         """Do what is needed once, before the first epoch."""
+
+    def starting_rate(self, run: Run) -> npt.NDArray[np.float64]:
+        """Return the rates at which a new head starts, once the run is prepared: `initial_rate`."""
+        return self.initial_rate(run.labels)
 
     def before_epoch(self, run: Run) -> None:
         """Do what is needed before each epoch."""

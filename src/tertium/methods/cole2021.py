@@ -373,7 +373,9 @@ class Role(Epr):
         estimate = run.state.tensors.pop("role.batch")
         assert estimate.grad is not None  # the loss has gone backward
         update = _move_rows if self.optimizer == "rows" else _adam_dense
-        update(run, batch.index, estimate.detach(), estimate.grad, self.lr_factor * run.lr)
+        # Each process's loss is a mean over its own rows: that of all has a gradient w times smaller.
+        gradient = estimate.grad / run.state.world
+        update(run, batch.index, estimate.detach(), gradient, self.lr_factor * run.lr)
 
 
 def _move_rows(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: float) -> None:

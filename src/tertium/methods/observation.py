@@ -18,7 +18,7 @@ from tertium.methods.compiled import softplus_and_sigmoid
 from tertium.methods.curves import Curve, bce, mean_loss
 
 _MOST_PRESENT = 0.9  # of a class's unknown labels: a guess at k must not make a class certain
-_HIGHEST = 1 - 1e-6  # propensity: the logarithm of the rest stays finite
+HIGHEST = 1 - 1e-6  # propensity: the logarithm of the rest stays finite
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Likelihood(Method):
     Here π comes from the labels alone. With ``labels_per_image`` = k, the expected number of present labels,
     every class is assumed to be annotated alike: π_c = n⁺_c/N · k/(known positives per image), but no more
     than if nine in ten unknown labels of the class were present. Without it, π is the share of positives
-    among the known labels, as if these had been drawn at random: then e⁺ = e⁻, and this is `ignore`. To
-    estimate π better, from scores, is what a later `auto` will add.
+    among the known labels, as if these had been drawn at random: then e⁺ = e⁻, and this is `ignore`. `auto`
+    estimates π from scores.
     """
 
     labels_per_image: float | None = None
@@ -83,11 +83,13 @@ class Likelihood(Method):
         present, absent = (count + 0.5 for count in labels.class_counts)
         rate = self.initial_rate(labels)
         found = np.stack([present / rate, absent / (1 - rate)]) / (len(labels) + 1)
-        return np.minimum(found, _HIGHEST)
+        return np.minimum(found, HIGHEST)
 
     def prepare(self, run: Run) -> None:
         """Keep the propensities [2, C]."""
         run.state.tensors["propensity"] = torch.from_numpy(self.propensities(run.labels))
+        rate = torch.from_numpy(self.initial_rate(run.labels))
+        run.state.tensors["frequency"] = rate.expand(3, -1).clone()  # with no interval
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""

@@ -1,0 +1,79 @@
+"""How labels came to be annotated, as a run has found out: class frequencies and propensities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.errors import InputError, did_you_mean
+from tertium.files import read_json, write_json
+
+Floats = npt.NDArray[np.float64]
+_FILE = "annotation.json"
+_FIGURES = ("rate", "low", "high", "present", "absent")
+
+
+@dataclass(frozen=True, eq=False)
+class Annotation:
+    """For each class how frequent it is, and how likely its labels were to be annotated.
+
+    >>> both = Annotation(("cat", "dog"), *np.array([[0.1, 0.2], [0, 0], [1, 1], [0.5, 0.6], [0, 0.1]]))
+    >>> both.for_classes(["dog"]).present
+    array([0.6])
+    """
+
+    classes: tuple[str, ...]
+    rate: Floats  # [C] the share of images that show the class, …
+    low: Floats  # [C] … and its 95 % interval
+    high: Floats  # [C]
+    present: Floats  # [C] e⁺: the probability that a present label is known
+    absent: Floats  # [C] e⁻: the probability that an absent label is known
+
+    @classmethod
+    def of_run(cls, folder: str | Path) -> Annotation | None:
+        """Read what a run has found; None where its method does not model annotation."""
+        path = Path(folder) / _FILE
+        return cls.load(path) if path.is_file() else None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Annotation:
+        """Read a file that `save` or a run wrote."""
+        found = read_json(path)
+        if not isinstance(found, dict) or not isinstance(found.get("classes"), list):
+            raise InputError(f'{path}: there is no list "classes" in it')
+        classes = tuple(map(str, found["classes"]))
+        return cls(classes, *(_column(path, found, name, len(classes)) for name in _FIGURES))
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON."""
+        figures = {name: getattr(self, name).tolist() for name in _FIGURES}
+        write_json(path, {"classes": list(self.classes), **figures})
+
+    def for_classes(self, classes: Sequence[str]) -> Annotation:
+        """Return these classes in this order; one that is not known here is an `InputError`."""
+        place = {name: number for number, name in enumerate(self.classes)}
+        for name in classes:
+            if name not in place:
+                hint = did_you_mean(name, self.classes)
+                raise InputError(f'nothing is known of how "{name}" was annotated; {hint}')
+        order = np.array([place[name] for name in classes], dtype=np.int64)
+        return Annotation(tuple(classes), *(getattr(self, name)[order] for name in _FIGURES))
+
+
+def _column(path: str | Path, found: dict[str, object], name: str, size: int) -> Floats:
+    """Return one figure of each class, after checking that all are there and are shares."""
+    values = found.get(name)
+    if not isinstance(values, list) or len(values) != size:
+        raise InputError(f'{path}: "{name}" must be a list of {size} numbers, one for each class')
+    try:
+        column = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f'{path}: "{name}" holds something that is not a number') from None
+    if not ((column >= 0) & (column <= 1)).all():  # also where it is NaN
+        wrong = values[int(np.argmin((column >= 0) & (column <= 1)))]
+        raise InputError(f'{path}: "{name}" holds {wrong}, which is not a share from 0 to 1')
+    return column

@@ -1,0 +1,134 @@
+"""`tertium prior`: how frequent each class really is."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tertium.cli.shared import (
+    ClassesFile,
+    FeaturesFile,
+    ImagesFolder,
+    LabelsFile,
+    Unlisted,
+    UnlistedChoice,
+    console,
+    read,
+    say,
+    watching,
+)
+
+if TYPE_CHECKING:
+    from tertium.frequencies import Frequencies
+    from tertium.labels import Labels
+
+_SHOWN = 12  # most frequent classes in the table
+
+
+class Estimator(enum.StrEnum):
+    """Where the frequencies come from."""
+
+    scores = "scores"
+    ignore = "ignore"
+
+
+def prior(
+    labels: LabelsFile,
+    out: Annotated[Path, typer.Option(help="Where the frequencies go: .csv or .parquet.")],
+    images: ImagesFolder = None,
+    features: FeaturesFile = None,
+    estimator: Annotated[
+        Estimator,
+        typer.Option(help="scores: explain which labels are known; ignore: Ben-Baruch's mean prediction."),
+    ] = Estimator.scores,
+    labels_per_image: Annotated[
+        float | None, typer.Option(help="Present labels to expect in an image, if you know it.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw them: an .svg file.")] = None,
+    unlisted: UnlistedChoice = Unlisted.unknown,
+    classes: ClassesFile = None,
+) -> None:
+    """Estimate how frequent each class really is, beside how often it is known to be present.
+
+    **Example**
+
+      tertium prior --labels labels.csv --images photos/ --out prior.csv --plot prior.svg
+
+    Models that have not seen an image score it; which labels are known at which scores tells how much of what
+    is present was annotated (docs/auto.md). The columns low and high are a 95 % interval.
+    """
+    from tertium.predictions import check_path, write_columns
+    from tertium.terminal import table
+    from tertium.training import class_frequencies
+
+    check_path(out)
+    with watching() as progress:
+        used, found = class_frequencies(
+            read(labels, unlisted, classes),
+            images,
+            features=features,
+            estimator=estimator.value,
+            labels_per_image=labels_per_image,
+            progress=progress,
+        )
+    columns = _columns(used, found)
+    write_columns(out, columns)
+    order = sorted(range(len(used.classes)), key=lambda place: -found.rate[place])[:_SHOWN]
+    rows = [
+        [
+            used.classes[place],
+            *(f"{100 * columns[name][place]:.2f}" for name in ("observed", "prior", "low", "high")),
+        ]
+        for place in order
+    ]
+    console().print(
+        table(["class", "observed %", "prior %", "low", "high"], rows, title="most frequent classes")
+    )
+    say(
+        f"Labels per image: {found.labels_per_image:.2f} expected, "
+        f"{used.class_counts[0].sum() / len(used):.2f} known to be present."
+    )
+    say(f"All {len(used.classes):,} classes: {out}")
+    if plot is not None:
+        _draw(plot, columns)
+        say(f"Figure: {plot}")
+
+
+def _columns(labels: Labels, found: Frequencies) -> dict[str, list[str] | list[float]]:
+    observed = labels.class_counts[0] / len(labels)
+    return {
+        "class": list(labels.classes),
+        "prior": found.rate.tolist(),
+        "low": found.low.tolist(),
+        "high": found.high.tolist(),
+        "observed": observed.tolist(),
+        "present_known": found.present.tolist(),
+        "absent_known": found.absent.tolist(),
+    }
+
+
+def _draw(path: Path, columns: dict[str, list[str] | list[float]]) -> None:
+    """Draw what is observed and what is estimated, from the most to the least frequent class."""
+    import numpy as np
+
+    from tertium.files import replacing
+    from tertium.svg import COLOURS, add_legend, drawing, panel, scale_to
+
+    rate, low, high, observed = (
+        100 * np.array(columns[name]) for name in ("prior", "low", "high", "observed")
+    )
+    order = np.argsort(-rate)
+    place = np.arange(1, len(rate) + 1)
+    with drawing(), replacing(path) as temporary:
+        figure, axes = panel("How frequent each class is", "class, by estimated frequency", "% of the images")
+        axes.vlines(
+            place, low[order], high[order], color=COLOURS[0], alpha=0.4, linewidth=2, label="95 % interval"
+        )
+        axes.plot(place, rate[order], ".", color=COLOURS[0], label="estimated")
+        axes.plot(place, observed[order], ".", color=COLOURS[1], label="known to be present")
+        scale_to(axes.yaxis, rate)
+        add_legend(figure, axes)
+        figure.savefig(temporary, format="svg")

@@ -1,0 +1,233 @@
+"""How frequent each class really is, and how likely a label was to be annotated.
+
+Known labels alone cannot tell: a class with few known positives may be rare, or rarely annotated. The scores
+of a model that has not seen the images can: among the highest scores the share of known positives levels off
+at the probability e⁺ that a present label was annotated, since there almost every image shows the class.
+
+For each class the labels are explained by four numbers: presence rises with the score along a logistic curve
+of some height and steepness; a present label is known with probability e⁺, an absent one with e⁻. How well
+each e⁺ explains the labels of a class is a curve; it is flat where scores tell little. Classes then learn
+from each other: their log e⁺ are taken as drawn from one normal distribution, whose centre and spread are
+estimated too. So a class that says little about itself is taken to be annotated like the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.labels import Labels
+
+Floats = npt.NDArray[np.float64]
+
+_IMAGES = 50_000  # looked at, at most
+_BINS = 60  # of scores, finest at the top
+_GRID = np.linspace(np.log(1e-3), -0.005, 70)  # of log e⁺
+_SPREADS = np.geomspace(0.03, 2.0, 15)  # between classes, of log e⁺
+_STEPS = 80  # of EM
+_CURVE_ERROR = (
+    0.2  # of log e⁺, one standard deviation: the curve is not quite logistic, for each class its own way …
+)
+_COMMON_ERROR = 0.15  # … and for all alike
+_BLOCK = 256  # classes that are fitted at once
+_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """The share of images that show each class, with 95 % intervals, and how annotation happened."""
+
+    rate: Floats  # [C]
+    low: Floats  # [C]
+    high: Floats  # [C]
+    present: Floats  # [C] e⁺: the probability that a present label is known
+    absent: Floats  # [C] e⁻: the probability that an absent label is known
+    spread: float  # between classes, of log e⁺
+
+    @property
+    def labels_per_image(self) -> float:
+        """The expected number of present labels in an image."""
+        return float(self.rate.sum())
+
+
+def estimate(
+    scores: npt.NDArray[Any], labels: Labels, *, labels_per_image: float | None = None, seed: int = 0
+) -> Frequencies:
+    """Estimate class frequencies from scores [N, C] of models that did not train on the image they score.
+
+    The scores are probabilities, but need not be calibrated. ``labels_per_image``, where it is known, fixes
+    the sum of the frequencies.
+    """
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:_IMAGES])
+    curve = np.concatenate(
+        [
+            _explained(_binned(scores[chosen, start : start + _BLOCK], labels, chosen, start))
+            for start in range(0, len(labels.classes), _BLOCK)
+        ]
+    )
+    present, absent = (count.astype(np.float64) for count in labels.class_counts)
+    hidden = len(labels) - present - absent
+    curve[present == 0] = 0.0  # says nothing about itself
+    mean, deviation, spread = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
+    for group in ((absent > 0) & (hidden > 0), (absent == 0) & (hidden > 0)):  # annotated in different ways
+        if group.any():
+            mean[group], deviation[group], widest = _pooled(curve[group])
+            spread = max(spread, widest)
+    if labels_per_image is not None:
+        mean = _rescaled(mean, present, hidden, len(labels), labels_per_image)
+    error = np.where(hidden > 0, 1.96 * np.hypot(deviation, _COMMON_ERROR), 0.0)
+    rate, low, high = (
+        _rate(mean + shift * error, present, hidden, len(labels)) for shift in (0.0, 1.0, -1.0)
+    )
+    return Frequencies(rate, low, high, *propensities(labels, rate), spread)
+
+
+def propensities(labels: Labels, rate: Floats) -> tuple[Floats, Floats]:
+    """Return e⁺ and e⁻ [C]: the share of present, and of absent, labels that are known."""
+    present, absent = ((count + 0.5) / (len(labels) + 1) for count in labels.class_counts)
+    inside = np.clip(rate, _FLOOR, 1 - _FLOOR)
+    return np.minimum(present / inside, 1.0), np.minimum(absent / (1 - inside), 1.0)
+
+
+# ---- one class, or many side by side -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Binned:
+    """Images in bins of equal score rank, from the highest scores down; each [C, K]."""
+
+    score: Floats  # the mean logit, standardised over the images
+    present: Floats  # how many labels are known to be present, …
+    absent: Floats  # … to be absent, …
+    unknown: Floats  # … and unknown
+
+
+def _binned(scores: npt.NDArray[Any], labels: Labels, rows: npt.NDArray[np.int64], start: int) -> _Binned:
+    """Count what is known in each bin. The first bins are small: it is there that a curve levels off."""
+    values = labels.dense(rows)[:, start : start + scores.shape[1]]
+    inside = np.clip(scores.astype(np.float64), 1e-7, 1 - 1e-7)
+    logits = np.log(inside / (1 - inside))
+    logits = (logits - logits.mean(axis=0)) / (logits.std(axis=0) + _FLOOR)
+    order = np.argsort(-logits, axis=0)
+    edges = np.unique(np.round(len(rows) * np.linspace(0, 1, _BINS + 1) ** 3).astype(np.int64))[:-1]
+    ranked = np.take_along_axis(values, order, axis=0)
+    parts = [np.take_along_axis(logits, order, axis=0), ranked > 0, ranked < 0, ranked == 0]
+    score, present, absent, unknown = (
+        np.add.reduceat(part.astype(np.float64), edges, axis=0).T for part in parts
+    )
+    return _Binned(score / np.diff(np.append(edges, len(rows))), present, absent, unknown)
+
+
+def _explained(bins: _Binned) -> Floats:
+    """Return how well each e⁺ of the grid explains the labels [C, G]: log-likelihoods, 0 at the best.
+
+    For each e⁺ the other three numbers are fitted by EM: the chance that an unknown label is present, then
+    the logistic curve through known and expected presences, by a Newton step. What a logistic curve leaves
+    unexplained makes labels vary more than it says, and all log-likelihoods smaller.
+    """
+    score, present, absent, unknown = (
+        part[:, None, :] for part in (bins.score, bins.present, bins.absent, bins.unknown)
+    )
+    count = present + absent + unknown  # [C, 1, K]
+    images, positives, negatives = (part.sum(-1, keepdims=True) for part in (count, present, absent))
+    known = np.exp(_GRID)[None, :, None]  # e⁺ [1, G, 1]
+    rate = np.clip(positives / images / known, (positives + 0.5) / images, 1 - (negatives + 0.5) / images)
+    rate = np.clip(rate, 1e-5, 1 - 1e-5)
+    height, steepness = np.log(rate / (1 - rate)), np.full_like(rate, 1.5)
+    dismissed = negatives / (images * (1 - rate))  # e⁻ [C, G, 1]
+    for _ in range(_STEPS):
+        p = _sigmoid(height + steepness * score)  # [C, G, K]
+        missed = p * (1 - known)
+        expected = present + unknown * missed / (missed + (1 - p) * (1 - dismissed) + 1e-12)
+        others = np.maximum((count - expected).sum(-1, keepdims=True), 1e-9)
+        dismissed = np.clip(negatives / others, 0, 1 - _FLOOR)
+        height, steepness = _newton(height, steepness, p, score, count, expected)
+    p = _sigmoid(height + steepness * score)
+    hit, miss = known * p, dismissed * (1 - p)
+    fit = present * np.log(hit + 1e-12) + absent * np.log(miss + 1e-12)
+    fit = (fit + unknown * np.log(np.maximum(1 - hit - miss, 1e-12))).sum(-1)  # [C, G]
+    excess = _surprise(present, count * hit) + _surprise(absent, count * miss)
+    excess = np.maximum(excess / (score.shape[-1] - 3), 1.0)
+    best = fit.argmax(axis=1)[:, None]
+    return np.asarray((fit - np.take_along_axis(fit, best, 1)) / np.take_along_axis(excess, best, 1))
+
+
+def _surprise(seen: Floats, expected: Floats) -> Floats:
+    """Pearson's chi-squared over the bins."""
+    return np.asarray(((seen - expected) ** 2 / np.maximum(expected, 1)).sum(-1))
+
+
+def _newton(
+    height: Floats, steepness: Floats, p: Floats, score: Floats, count: Floats, expected: Floats
+) -> tuple[Floats, Floats]:
+    """Move a logistic curve one step towards the expected presences."""
+    weight, residual = count * p * (1 - p) + 1e-9, expected - count * p
+    slope0, slope1 = (residual * part for part in (1.0, score))
+    curve00, curve01, curve11 = (weight * part for part in (1.0, score, score**2))
+    g0, g1, h00, h01, h11 = (
+        part.sum(-1, keepdims=True) for part in (slope0, slope1, curve00, curve01, curve11)
+    )
+    h11 = h11 + 1e-3  # no class is told apart without end
+    determinant = h00 * h11 - h01**2 + 1e-9
+    upward, steeper = (h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant
+    return height + np.clip(upward, -2, 2), np.clip(steepness + np.clip(steeper, -1, 1), 0, 20)
+
+
+def _sigmoid(value: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-np.clip(value, -30, 30))))
+
+
+# ---- all classes together ----------------------------------------------------------------------------------
+
+
+def _pooled(curve: Floats) -> tuple[Floats, Floats, float]:
+    """Return each class's log e⁺ and its standard deviation, given all classes; and the spread between them.
+
+    The centre and the spread of the classes' normal distribution are weighed by how well they explain all
+    curves, and averaged over.
+    """
+    grid = _GRID
+    curve = np.log(np.exp(curve) @ _normal(grid, _CURVE_ERROR).T + 1e-300)
+    kernels = np.stack([_normal(grid, spread) for spread in _SPREADS])  # [T, centre, G]
+    fits = np.stack(
+        [np.log(np.exp(curve) @ kernel.T + 1e-300).sum(axis=0) for kernel in kernels]
+    )  # [T, centre]
+    weight = np.exp(fits - fits.max())
+    weight /= weight.sum()
+    mean, square = np.zeros(len(curve)), np.zeros(len(curve))
+    for spread, centre in zip(*np.nonzero(weight > 1e-4), strict=True):
+        chance = np.exp(curve) * kernels[spread, centre]
+        chance /= chance.sum(axis=1, keepdims=True)
+        mean += weight[spread, centre] * (chance @ grid)
+        square += weight[spread, centre] * (chance @ grid**2)
+    return mean, np.sqrt(np.maximum(square - mean**2, 0)), float(weight.sum(axis=1) @ _SPREADS)
+
+
+def _normal(grid: Floats, deviation: float) -> Floats:
+    """Return normal distributions [centre, G] on a grid."""
+    weight = np.exp(-0.5 * ((grid[:, None] - grid[None, :]) / deviation) ** 2)
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+
+def _rate(log: Floats, present: Floats, hidden: Floats, images: int) -> Floats:
+    """Return the frequency that a log e⁺ means; at least what is known, at most what is not excluded.
+
+    A class without known positives counts half of one.
+    """
+    counted = np.where(present > 0, present, 0.5)
+    return np.asarray(np.clip(counted / np.exp(np.minimum(log, 0.0)), present, present + hidden) / images)
+
+
+def _rescaled(log: Floats, present: Floats, hidden: Floats, images: int, total: float) -> Floats:
+    """Shift all log e⁺ alike until the frequencies add up to ``total``, by halving."""
+    low, high = -20.0, 20.0
+    for _ in range(60):
+        shift = (low + high) / 2
+        if _rate(log + shift, present, hidden, images).sum() > total:
+            low = shift
+        else:
+            high = shift
+    return np.asarray(log + high)

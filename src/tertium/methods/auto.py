@@ -1,0 +1,88 @@
+"""The observation likelihood with class frequencies estimated from the data: nothing to choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tertium.errors import InputError
+from tertium.frequencies import Frequencies, estimate
+from tertium.labels import Labels
+from tertium.methods.base import Run
+from tertium.methods.baselines import Negative
+from tertium.methods.observation import HIGHEST, Likelihood
+
+EPOCHS = 2  # of the heads whose scores tell the frequencies: later they memorise
+WEIGHT = 5.0  # of a known positive there
+
+
+@dataclass(frozen=True)
+class Auto(Likelihood):
+    """Find out how labels came to be annotated, then explain which are known; needs no choosing.
+
+    This is `likelihood` with class frequencies that are estimated: temporary heads score images that they
+    have not trained on, and `tertium.frequencies` finds the probabilities e⁺ and e⁻ of annotation that
+    explain best which labels are known at which scores. Labels dropped at random come out with e⁺ = e⁻, so
+    that unknown ones say nothing (`ignore`); with complete positives e⁺ is 1 (`negative`). Give
+    ``labels_per_image`` if you know how many labels an image has on average.
+    """
+
+    name: ClassVar[str] = "auto"
+
+    def check(self, labels: Labels) -> None:
+        """Refuse labels without a known positive, and more of them than ``labels_per_image`` allows."""
+        if not (labels.entries > 0).any():
+            raise InputError(f'"{self.name}" needs some labels that are known to be present; there are none')
+        if self.labels_per_image is not None:
+            super().check(labels)
+
+    def prepare(self, run: Run) -> None:
+        """Estimate the frequencies, unless an earlier phase has."""
+        tensors = run.state.tensors
+        if "propensity" in tensors:
+            return
+        if run.labels.is_full:
+            present = run.labels.class_counts[0] / len(run.labels)
+            ones = np.ones(len(present))
+            found = Frequencies(present, present, present, ones, ones, 0.0)
+        else:
+            scores = run.held_out(Negative(positive_weight=WEIGHT), EPOCHS)
+            found = estimate(scores, run.labels, labels_per_image=self.labels_per_image)
+        tensors["propensity"] = torch.from_numpy(np.minimum(np.stack([found.present, found.absent]), HIGHEST))
+        tensors["frequency"] = torch.from_numpy(np.stack([found.rate, found.low, found.high]))
+        for line in findings(found, run.labels):
+            run.note(line)
+
+    def starting_rate(self, run: Run) -> npt.NDArray[np.float64]:
+        """The estimated frequencies."""
+        least = 0.5 / (len(run.labels) + 1)
+        rate: npt.NDArray[np.float64] = run.state.tensors["frequency"][0].numpy()
+        return rate.clip(least, 1 - least)
+
+
+def findings(found: Frequencies, labels: Labels) -> list[str]:
+    """Say in two lines how the labels look annotated, and what unknown ones therefore mean."""
+    present, absent = labels.class_counts
+    total = found.rate.sum() * len(labels)
+    known = present.sum() / max(total, 1)
+    dismissed = absent.sum() / max(len(labels) * len(labels.classes) - total, 1)
+    count = f"about {found.labels_per_image:.1f} labels per image"
+    if labels.is_full:
+        return ["all labels are known"]
+    if not absent.any():
+        first = f"positives only, about {known:.0%} of them annotated; expected: {count}"
+    else:
+        first = (
+            f"about {known:.0%} of what is present and {dismissed:.1%} of what is absent is known; {count}"
+        )
+    if dismissed > 0.7 * known:
+        second = "labels look dropped at random: unknown ones carry little information"
+    elif found.spread > 0.5:
+        second = "classes were annotated unequally: unknown means absent where most positives are known"
+    else:
+        second = "positives were sought out: an unknown label is more likely absent"
+    return [first, second]
