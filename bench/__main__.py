@@ -2,10 +2,18 @@
 
 import sys
 
-from bench import engine, labels, losses, metrics, openimages
+from bench import engine, json_size, labels, losses, metrics, openimages, streaming
 from bench.measure import show
 
-PARTS = {"metrics": metrics, "labels": labels, "engine": engine, "losses": losses, "openimages": openimages}
+PARTS = {
+    "metrics": metrics,
+    "labels": labels,
+    "engine": engine,
+    "losses": losses,
+    "openimages": openimages,
+    "json_size": json_size,
+    "streaming": streaming,
+}
 
 
 def main() -> None:

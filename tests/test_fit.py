@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(data):
     features, labels = data
     features[3, 2] = np.nan
     with pytest.raises(
-        InputError, match='not finite in epoch 1, step .*"bce" is nan; the images of this batch are'
+        InputError, match=r'not finite in epoch 1, step .*"bce" is nan; the images of this batch are'
     ):
         run((features, labels), epochs=2)
 

@@ -5,6 +5,7 @@ Run as ``torchrun --nproc-per-node 2 -m tests.ddp.two FOLDER``.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tests.reference import VARIANTS
 
 CASES = [(name, {}) for name in sorted(methods.available())] + VARIANTS
 COUNT, BATCH, SEED = 25, 8, 3  # an odd number: the processes' batches differ in size
-PLAN = HEAD.resolved(COUNT, BATCH, 1)
+PLAN = dataclasses.replace(HEAD, epochs=4).resolved(COUNT, BATCH, 1)
 
 
 def problem():
