@@ -1,7 +1,7 @@
 """Class frequencies from partial labels: how right they are; prints the table of docs/auto.md.
 
-Run it as ``python -m bench.frequencies ../shared/data/coco``. Only training images are used; their full labels
-are the truth.
+Run it as ``python -m bench.frequencies ../shared/data/coco``. Only training images are used; their full
+labels are the truth.
 """
 
 from __future__ import annotations

@@ -106,11 +106,18 @@ def compare(
     waiting = [cell for cell in cells if not (place / cell.name).is_file()]
     progress.start("comparing", len(cells), "cells")
     progress.advance(len(cells) - len(waiting))
-    with ProcessPoolExecutor(jobs or os.cpu_count() or 1, get_context("spawn")) as pool:
-        found = {pool.submit(_train_cell, work, cell, place / cell.name): cell for cell in waiting}
-        for done in as_completed(found):
-            done.result()
+    jobs = min(jobs or os.cpu_count() or 1, len(waiting))
+    if jobs <= 1:
+        for cell in waiting:
+            _train_cell(work, cell, place / cell.name)
             progress.advance()
+    else:
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            for done in as_completed(
+                [pool.submit(_train_cell, work, cell, place / cell.name) for cell in waiting]
+            ):
+                done.result()
+                progress.advance()
     return [dict(read_json(place / cell.name)) for cell in cells]
 
 

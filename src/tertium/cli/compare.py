@@ -75,7 +75,11 @@ def compare(
         temporary.write_text(text, encoding="utf-8")
     _draw(out / "table.svg", table, chosen)
     say(text)
-    say(f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not told apart from the best.")
+    say(
+        f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not told apart from the best."
+        if seeds > 1
+        else "Test mAP of one seed; bold: the highest. More seeds give intervals."
+    )
     say(f"Results: {out / 'results.csv'}, table: {out / 'table.md'}, figure: {out / 'table.svg'}")
 
 

@@ -129,6 +129,6 @@ def _draw(path: Path, columns: dict[str, list[str] | list[float]]) -> None:
         )
         axes.plot(place, rate[order], ".", color=COLOURS[0], label="estimated")
         axes.plot(place, observed[order], ".", color=COLOURS[1], label="known to be present")
-        scale_to(axes.yaxis, rate)
+        scale_to(axes.yaxis, np.concatenate([low, high, observed]))
         add_legend(figure, axes)
         figure.savefig(temporary, format="svg")
