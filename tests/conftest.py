@@ -1,8 +1,11 @@
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+from tertium.cli import main
 
 torch.set_num_threads(1)  # the tests are small and run side by side
 
@@ -24,3 +27,17 @@ def coco() -> Path:
     if not (SHARED / "coco").is_dir():
         pytest.skip("no ../shared/data")
     return SHARED / "coco"
+
+
+@pytest.fixture
+def tertium(monkeypatch, capsys):
+    """Run a command in this process; return its exit code, output and errors."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["tertium", *(str(word) for word in words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return call

@@ -10,23 +10,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from tertium.cli import main
 from tertium.readers import read_labels
-
-
-@pytest.fixture
-def tertium(monkeypatch, capsys):
-    """Run a command in this process; return its exit code, output and errors."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["tertium", *(str(word) for word in words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, errors = capsys.readouterr()
-        return ended.value.code or 0, out, errors
-
-    return call
 
 
 @pytest.fixture(scope="module")

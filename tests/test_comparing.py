@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tertium.cli import main
 from tertium.comparing import Cell, Work, check_methods, compare, half_interval, markdown, summarise
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -90,48 +89,37 @@ def test_names():
         check_methods(["negativ"])
 
 
-def run(monkeypatch, capsys, *words):
-    monkeypatch.setattr("sys.argv", ["tertium", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code or 0, capsys.readouterr()
-
-
-def test_the_commands(work, tmp_path, monkeypatch, capsys):
+def test_the_commands(work, tmp_path, tertium):
     words = ("--labels", work.labels, "--unlisted", "absent", "--features", work.features)
-    code, said = run(
-        monkeypatch,
-        capsys,
+    code, out, errors = tertium(
         *("compare", *words, "--methods", "negative,epr", "--schemes", "random:0.5", "--seeds", 2),
         *("--out", tmp_path / "results", "epochs=2", "epr.k=1.5"),
     )
-    assert code == 0, said
-    assert "`epr`" in said.out
+    assert code == 0, errors
+    assert "`epr`" in out
     assert (tmp_path / "results" / "table.svg").read_text().count("<svg") == 1
     assert len((tmp_path / "results" / "results.csv").read_text().splitlines()) == 1 + 2 + 4
-    code, said = run(
-        monkeypatch, capsys, "compare", *words, "--schemes", "randm:0.5", "--out", tmp_path / "results"
-    )
+    code, out, errors = tertium("compare", *words, "--schemes", "randm:0.5", "--out", tmp_path / "results")
     assert code == 2
-    assert 'did you mean "random"' in said.err
+    assert 'did you mean "random"' in errors
 
 
-def test_prior(tmp_path, rng, monkeypatch, capsys):
+def test_prior(tmp_path, rng, tertium):
     features = rng.normal(size=(400, 5)).astype(np.float32)
     truth = np.where(features[:, :3] > np.array([0.0, 1.0, 1.5]), 1, -1)
     partial = Labels.from_dense(truth * (rng.random(truth.shape) < 0.5), classes=["=a", "b", "c"])
     write_labels(partial, tmp_path / "labels.csv")
     np.save(tmp_path / "x.npy", features)
     words = ("prior", "--labels", tmp_path / "labels.csv", "--features", tmp_path / "x.npy")
-    code, said = run(monkeypatch, capsys, *words, "--out", tmp_path / "p.csv", "--plot", tmp_path / "p.svg")
-    assert code == 0, said
+    code, out, errors = tertium(*words, "--out", tmp_path / "p.csv", "--plot", tmp_path / "p.svg")
+    assert code == 0, errors
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert lines[0] == '"class","prior","low","high","observed","present_known","absent_known"'
     found = np.array([[float(value) for value in line.split(",")[1:5]] for line in lines[1:]])
     np.testing.assert_allclose(found[:, 0], (truth > 0).mean(axis=0), rtol=0.5)
     np.testing.assert_allclose(found[:, 3], partial.class_counts[0] / 400)
     assert "<svg" in (tmp_path / "p.svg").read_text()
-    code, said = run(monkeypatch, capsys, *words, "--out", tmp_path / "q.csv", "--estimator", "ignore")
-    assert code == 0, said
-    code, said = run(monkeypatch, capsys, *words, "--out", tmp_path / "q.txt")
+    code, out, errors = tertium(*words, "--out", tmp_path / "q.csv", "--estimator", "ignore")
+    assert code == 0, errors
+    code, _, _ = tertium(*words, "--out", tmp_path / "q.txt")
     assert code == 2

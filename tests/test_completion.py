@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-import sys
 
 import numpy as np
 import pyarrow.csv
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from tertium import completion, predict
 from tertium.annotation import Annotation
-from tertium.cli import main
 from tertium.completion import Chances, Prepared, Tally, calibrate, complete, posterior
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -440,19 +438,11 @@ def test_a_damaged_annotation_file_is_named(tmp_path, change, message):
 # ---- the command -------------------------------------------------------------------------------------------
 
 
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["tertium", *(str(word) for word in words)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code or 0, *capsys.readouterr()
-
-
-def test_the_command_says_what_it_wrote(world, tmp_path, monkeypatch, capsys):
+def test_the_command_says_what_it_wrote(world, tmp_path, tertium):
     folder, *_ = world
     data = ("--labels", folder / "labels.parquet", "--features", folder / "x.npy")
     words = ("--out", tmp_path / "c.csv", "--precision", "0.8", "--filled", tmp_path / "more.csv")
-    code, out, _ = call(monkeypatch, capsys, "complete", folder / "run", *data, *words)
+    code, out, _ = tertium("complete", folder / "run", *data, *words)
     assert code == 0
     assert "unknown labels, about" in out
     assert "calibration error" in out
@@ -471,14 +461,14 @@ def test_the_command_says_what_it_wrote(world, tmp_path, monkeypatch, capsys):
         ({"--labels": "other.csv"}, "knows none of these classes"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, capsys, change, message):
+def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, change, message, tertium):
     folder, *_ = world
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.csv").write_text("image,present\n0000.jpg,yak\n")
     options = {"--labels": folder / "labels.parquet", "--features": folder / "x.npy", "--out": "c.parquet"}
     options |= {name: value for name, value in change.items() if name != "run"}
     words = [word for option in options.items() for word in option]
-    code, _, errors = call(monkeypatch, capsys, "complete", change.get("run", folder / "run"), *words)
+    code, _, errors = tertium("complete", change.get("run", folder / "run"), *words)
     assert code == 2
     assert message in errors
     assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import shutil
-import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from tertium import suggesting
 from tertium.annotation import Annotation
-from tertium.cli import main
 from tertium.completion import Prepared
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -280,29 +278,21 @@ def test_points_are_averaged_over_seeds():
 # ---- the command -------------------------------------------------------------------------------------------
 
 
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["tertium", *(str(word) for word in words)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code or 0, *capsys.readouterr()
-
-
-def test_the_command_asks(world, tmp_path, monkeypatch, capsys):
+def test_the_command_asks(world, tmp_path, tertium):
     folder, *_ = world
     data = ("--labels", folder / "labels.parquet", "--features", folder / "x.npy")
     place = tmp_path / "questions.csv"
-    code, out, _ = call(monkeypatch, capsys, "suggest", folder / "run", *data, "--budget", 30, "--out", place)
+    code, out, _ = tertium("suggest", folder / "run", *data, "--budget", 30, "--out", place)
     assert code == 0
     assert "30 questions about 30 images" in out
     assert len(place.read_text().splitlines()) == 31
 
 
-def test_the_command_simulates(world, tmp_path, monkeypatch, capsys):
+def test_the_command_simulates(world, tmp_path, tertium):
     folder, *_ = world
     data = ("--labels", folder / "full.parquet", "--features", folder / "x.npy", "--sample", 120)
     options = ("--scheme", "random:0.1", "--budget", 20, "--rounds", 1, "--out", tmp_path / "asked.csv")
-    code, out, _ = call(monkeypatch, capsys, "suggest", "--simulate", *data, *options)
+    code, out, _ = tertium("suggest", "--simulate", *data, *options)
     assert code == 0
     assert "mAP, uncertainty" in out
     assert {path.name for path in tmp_path.iterdir()} == {"asked.csv", "asked.svg"}
@@ -322,12 +312,12 @@ def test_the_command_simulates(world, tmp_path, monkeypatch, capsys):
         ("suggest --simulate --labels {labels} --features {x} --scheme sigle_positive", "did you mean"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, capsys, words, message):
+def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, words, message, tertium):
     folder, *_ = world
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.csv").write_text("image,present\n0.jpg,yak\n")
     places = {"run": folder / "run", "labels": folder / "labels.parquet", "x": folder / "x.npy"}
-    code, _, errors = call(monkeypatch, capsys, *(word.format(**places) for word in words.split()))
+    code, _, errors = tertium(*(word.format(**places) for word in words.split()))
     assert code == 2
     assert message in errors
     assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]
