@@ -119,7 +119,7 @@ def test_prior(tmp_path, rng, tertium):
     np.testing.assert_allclose(found[:, 0], (truth > 0).mean(axis=0), rtol=0.5)
     np.testing.assert_allclose(found[:, 3], partial.class_counts[0] / 400)
     assert "<svg" in (tmp_path / "p.svg").read_text()
-    code, out, errors = tertium(*words, "--out", tmp_path / "q.csv", "--estimator", "ignore")
+    code, _, errors = tertium(*words, "--out", tmp_path / "q.csv", "--estimator", "ignore")
     assert code == 0, errors
     code, _, _ = tertium(*words, "--out", tmp_path / "q.txt")
     assert code == 2
