@@ -34,7 +34,7 @@ format: .venv/installed    ## Format the code.
 bench: .venv/installed     ## Measure speed and memory against the targets.
 	$(BIN)/python -m bench
 
-docs: .venv/installed      ## Write the generated pages (docs/methods.md) anew.
+docs: .venv/installed      ## Write the generated table of docs/methods.md anew.
 	$(BIN)/python -m docs.generate
 
 clean:                     ## Remove what was built; the environment stays.

@@ -111,7 +111,7 @@ def test_prior(tmp_path, rng, tertium):
     write_labels(partial, tmp_path / "labels.csv")
     np.save(tmp_path / "x.npy", features)
     words = ("prior", "--labels", tmp_path / "labels.csv", "--features", tmp_path / "x.npy")
-    code, out, errors = tertium(*words, "--out", tmp_path / "p.csv", "--plot", tmp_path / "p.svg")
+    code, _, errors = tertium(*words, "--out", tmp_path / "p.csv", "--plot", tmp_path / "p.svg")
     assert code == 0, errors
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert lines[0] == '"class","prior","low","high","observed","present_known","absent_known"'
