@@ -1,6 +1,5 @@
 """Stopping a run at any moment, and going on as if it had not been stopped."""
 
-import json
 import os
 import shutil
 import signal
@@ -18,7 +17,9 @@ from tertium.checkpoints import Checkpoints
 from tertium.errors import InputError
 from tertium.keeping import Stopped
 from tertium.labels import Labels
+from tertium.predict import Trained
 from tertium.readers import read_labels, write_labels
+from tertium.runs import RunFolder
 from tertium.training import resume, train
 
 WITH_STATE = [
@@ -65,10 +66,10 @@ def begin(problem, out, method, parameters, **settings):
 
 def outcome_of(folder):
     """What must not depend on an interruption: the weights, and every figure but the time."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    run = RunFolder.open(folder)
+    records, summary = run.records(), run.summary()
     for record in records:
         del record["seconds"]
-    summary = json.loads((folder / "summary.json").read_text())
     del summary["seconds"]
     return load_file(folder / "model.safetensors"), records, summary
 
@@ -195,6 +196,55 @@ def spoil(path, damage):
         path.write_bytes(content)
 
 
+def test_a_changed_byte_in_a_finished_run_is_noticed(problem, rng):
+    """Whatever byte of whatever file is changed or cut off: an error that names it, or the same answer."""
+    begin(problem, "whole", "auto", {})
+    folder, features = problem / "whole", np.load(problem / "features.npy")
+    names = sorted(path.name for path in folder.iterdir() if path.name != "log.txt")
+    assert names == [
+        "annotation.json",
+        "config.json",
+        "metrics.jsonl",
+        "model.json",
+        "model.safetensors",
+        "summary.json",
+    ]
+
+    def answer(run):
+        opened = RunFolder.open(run)
+        probabilities = Trained.load(run).predict_proba(features=features)
+        return opened.config(), opened.summary(), opened.records(), probabilities.tolist()
+
+    expected = answer(folder)
+    noticed = 0
+    for name in names:
+        content = (folder / name).read_bytes()
+        for _ in range(25):
+            changed = bytearray(content)
+            if rng.random() < 0.2:
+                del changed[rng.integers(len(changed)) :]
+            else:
+                changed[rng.integers(len(changed))] ^= 1 << rng.integers(8)
+            (folder / name).write_bytes(changed)
+            try:
+                found = answer(folder)
+            except InputError as error:
+                noticed += str(folder) in str(error)
+            else:
+                # annotation.json is read by other commands; half of metrics.jsonl is a run that was killed
+                assert name in (
+                    "annotation.json",
+                    "metrics.jsonl",
+                    "config.json",
+                    "summary.json",
+                    "model.json",
+                )
+                assert found[3] == expected[3]
+                assert found[1] in (expected[1], {**expected[1], **found[1]})
+        (folder / name).write_bytes(content)
+    assert noticed > 75
+
+
 def test_a_full_disk_leaves_the_checkpoints_before(problem, monkeypatch):
     begin(problem, "whole", "role", {})
     calls = []
@@ -258,6 +308,22 @@ def test_a_loss_that_is_not_finite_leaves_the_last_good_checkpoint(problem, monk
             begin(problem, "cut", "role", {})
     resume(problem / "cut")
     assert_same(problem / "whole", problem / "cut")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_processes(problem, rng, before, after):
+    """The batches are others from there on; what is done is kept, and the tables are shared out anew."""
+    folder = problem / "cut"
+    run_and_kill([*command(problem, "cut", "role"), "--devices", str(before)], folder, signal.SIGTERM, rng)
+    assert not (folder / "summary.json").exists()
+    done = RunFolder.open(folder).records()
+    words = ["--resume", str(folder), "--devices", str(after)]
+    subprocess.run([sys.executable, "-m", "tertium", "train", *words], check=True, timeout=200)
+    records = RunFolder.open(folder).records()
+    assert len(records) == 15
+    assert records[: len(done)] == done
+    assert RunFolder.open(folder).summary()["epochs"] == 15
 
 
 # ---- real processes ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.errors import InputError, did_you_mean
-from tertium.files import read_json, write_json
+from tertium.files import read_sealed, write_sealed
 
 Floats = npt.NDArray[np.float64]
 _FILE = "annotation.json"
@@ -42,8 +42,8 @@ class Annotation:
     @classmethod
     def load(cls, path: str | Path) -> Annotation:
         """Read a file that `save` or a run wrote."""
-        found = read_json(path)
-        if not isinstance(found, dict) or not isinstance(found.get("classes"), list):
+        found = read_sealed(path)
+        if not isinstance(found.get("classes"), list):
             raise InputError(f'{path}: there is no list "classes" in it')
         classes = tuple(map(str, found["classes"]))
         return cls(classes, *(_column(path, found, name, len(classes)) for name in _FIGURES))
@@ -51,7 +51,7 @@ class Annotation:
     def save(self, path: str | Path) -> None:
         """Write JSON."""
         figures = {name: getattr(self, name).tolist() for name in _FIGURES}
-        write_json(path, {"classes": list(self.classes), **figures})
+        write_sealed(path, {"classes": list(self.classes), **figures})
 
     def for_classes(self, classes: Sequence[str]) -> Annotation:
         """Return these classes in this order; one that is not known here is an `InputError`."""

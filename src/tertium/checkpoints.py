@@ -6,8 +6,6 @@ damaged is recognised by its checksums, and the one before is used.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from torch import Tensor
 
 from tertium.distributed import barrier, from_first, rank, world
 from tertium.errors import InputError
-from tertium.files import read_json, write_json
+from tertium.files import checksum, read_sealed, write_sealed
 from tertium.state import SampleState
 
 _KEPT = 2
@@ -100,7 +98,7 @@ class Checkpoints:
         if name is None:
             return None
         folder = self.folder / name
-        return Checkpoint(folder, read_json(folder / _ABOUT)["figures"])
+        return Checkpoint(folder, read_sealed(folder / _ABOUT)["figures"])
 
     def clear(self) -> None:
         """Remove all: the run has ended."""
@@ -129,42 +127,28 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 def _seal(folder: Path, figures: dict[str, Any]) -> None:
     """Write what the checkpoint is, with the size and checksum of each file, as its last file."""
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+        path.name: {"bytes": path.stat().st_size, "sha256": checksum(path)}
         for path in sorted(folder.iterdir())
     }
-    about = {"figures": figures, "files": files, "torch": torch.__version__}
-    about["sha256"] = _text_checksum(about)
-    write_json(folder / _ABOUT, about)
+    write_sealed(folder / _ABOUT, {"figures": figures, "files": files, "torch": torch.__version__})
     _sync(folder)
 
 
 def _damage(folder: Path) -> str | None:
     """Say what is wrong with a checkpoint; None if nothing is."""
     try:
-        about = read_json(folder / _ABOUT)
-        sealed = about.pop("sha256")
-        if _text_checksum(about) != sealed:
-            return f"{_ABOUT} was changed"
+        about = read_sealed(folder / _ABOUT)
         for name, wanted in about["files"].items():
             path = folder / name
             if not path.is_file():
                 return f"{name} is missing"
             if path.stat().st_size != wanted["bytes"]:
                 return f"{name} has {path.stat().st_size:,} bytes, not {wanted['bytes']:,}"
-            if _checksum(path) != wanted["sha256"]:
+            if checksum(path) != wanted["sha256"]:
                 return f"{name} was changed"
     except (InputError, KeyError, TypeError, AttributeError, OSError) as error:
-        return f"{_ABOUT} cannot be read: {error}"
+        return str(error)
     return None
-
-
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _text_checksum(about: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _sync(path: Path) -> None:

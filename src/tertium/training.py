@@ -19,13 +19,13 @@ import torch
 from lightning.fabric import Fabric
 
 from tertium import methods
+from tertium.annotation import Annotation
 from tertium.checkpoints import Checkpoint, Checkpoints
 from tertium.config import Plan, Settings, settings_from
 from tertium.data import Loader, Order, check_pictures, load_features
 from tertium.distributed import barrier, gather_rows, own_rows, rank, world
 from tertium.errors import InputError
 from tertium.features import extract
-from tertium.files import write_json
 from tertium.fit import Fitted, Keeper, Offers, Record, Validate, fit, make_fabric
 from tertium.frequencies import Frequencies, estimate, propensities
 from tertium.keeping import CheckpointKeeper, Stops
@@ -599,10 +599,8 @@ class _Session:
         tensors = self.state.tensors
         if self.folder is None or "frequency" not in tensors:
             return
-        rates = dict(zip(("rate", "low", "high"), tensors["frequency"].tolist(), strict=True))
-        known = dict(zip(("present", "absent"), tensors["propensity"].tolist(), strict=True))
-        classes = list(self.training.labels.classes)
-        write_json(self.folder.path / "annotation.json", {"classes": classes, **rates, **known})
+        figures = (*tensors["frequency"].numpy(), *tensors["propensity"].numpy())
+        Annotation(self.training.labels.classes, *figures).save(self.folder.path / "annotation.json")
 
     def _record(self, figures: Record) -> None:
         self.records.append(figures)
