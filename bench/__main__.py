@@ -2,7 +2,7 @@
 
 import sys
 
-from bench import engine, json_size, labels, losses, metrics, openimages, streaming
+from bench import engine, json_size, labels, losses, metrics, neighbours, openimages, streaming
 from bench.measure import show
 
 PARTS = {
@@ -10,6 +10,7 @@ PARTS = {
     "labels": labels,
     "engine": engine,
     "losses": losses,
+    "neighbours": neighbours,
     "openimages": openimages,
     "json_size": json_size,
     "streaming": streaming,

@@ -1,0 +1,54 @@
+"""Nearest neighbours beside the matrix product that they need; the relations of a batch of 9,600 classes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import torch
+
+from bench.measure import Row, paired_ratio, row, show
+from tertium.neighbours import nearest, normalise
+
+COUNT, WIDTH = 12_000, 2048
+_RELATIONS = """
+import resource, numpy as np
+from types import SimpleNamespace
+from tertium.labels import Labels
+from tertium.methods.kundu2020 import SoftExposure, _Relations
+rng = np.random.default_rng(0)
+values = rng.choice(np.array([-1, 0, 1]), p=[0.001, 0.998, 0.001], size=(512, 9600)).astype(np.int8)
+run = SimpleNamespace(labels=Labels.from_dense(values), features=lambda: rng.normal(size=(512, 64)))
+relations = _Relations(SoftExposure(), run)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+done = 0
+for rows in relations.blocks():
+    done += len(relations.slopes(rows))
+    if done >= 256:
+        break
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+"""
+
+
+def rows() -> list[Row]:
+    features = normalise(np.random.default_rng(0).normal(size=(COUNT, WIDTH)).astype(np.float32))
+    points = torch.from_numpy(features)
+    size = max(1, (1 << 23) // COUNT)
+    similar = torch.empty(size, COUNT)
+
+    def product() -> None:
+        for start in range(0, COUNT, size):
+            block = points[start : start + size]
+            torch.mm(block, points.T, out=similar[: len(block)])
+
+    ratio = paired_ratio(product, lambda: nearest(features, 10), 5)
+    memory = float(subprocess.run([sys.executable, "-c", _RELATIONS], capture_output=True, check=True).stdout)
+    return [
+        row("neighbours", f"10 nearest of {COUNT:,}×{WIDTH}: times the matrix product", ratio, "≤", 1.1),
+        row("neighbours", "relations of 256 images × 9,600 classes: extra GB", memory, "≤", 1.0),
+    ]
+
+
+if __name__ == "__main__":
+    show(rows())
