@@ -1,5 +1,7 @@
 """Comparing methods: the same hidden labels for all, nothing done twice, intervals that are right."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -123,3 +125,12 @@ def test_prior(tmp_path, rng, tertium):
     assert code == 0, errors
     code, _, _ = tertium(*words, "--out", tmp_path / "q.txt")
     assert code == 2
+
+
+def test_a_mistake_ends_the_comparison(work, tmp_path):
+    """It is not taken for a method that cannot learn."""
+    arguments = {"schemes": ["random:0.5"], "names": ["negative"], "seeds": 1, "jobs": 1}
+    with pytest.raises(InputError, match='there is no setting "epoch"'):
+        compare(replace(work, settings={"epoch": 3}), tmp_path, **arguments)
+    with pytest.raises(InputError, match=r"none\.npy: no such file"):
+        compare(replace(work, features=str(tmp_path / "none.npy")), tmp_path, **arguments)

@@ -61,6 +61,9 @@ class Work:
 
     def fingerprint(self) -> str:
         """Tell other data or settings apart: cells of theirs do not count as done."""
+        for path in (self.labels, self.features, self.test_features):
+            if path is not None and not Path(path).is_file():
+                raise InputError(f"{path}: no such file")
         stats = [
             (str(Path(path).resolve()), os.stat(path).st_size, os.stat(path).st_mtime_ns)
             for path in (self.labels, self.features, self.test_features)
@@ -133,19 +136,20 @@ def _train_cell(work: Work, cell: Cell, place: Path) -> None:
     figures: dict[str, Any] = {**asdict(cell)}
     partial = parse(cell.scheme).apply(data.training, cell.seed)
     settings = {
-        key: value for key, value in work.settings.items() if "." not in key or key.split(".")[0] in ("head",)
+        key: value for key, value in work.settings.items() if "." not in key or key.startswith("head.")
     }
     try:
-        outcome = train(
-            partial,
-            features=data.features,
-            method=cell.method,
-            seed=cell.seed,
-            config={**settings, **cell.parameters},
-        )
-    except InputError as error:  # a method that cannot learn from such labels
+        methods.make(cell.method).check(partial)
+    except InputError as error:  # it cannot learn from such labels; any other mistake ends the comparison
         write_json(place, figures | {"score": None, "reason": str(error)})
         return
+    outcome = train(
+        partial,
+        features=data.features,
+        method=cell.method,
+        seed=cell.seed,
+        config={**settings, **cell.parameters},
+    )
     result = outcome.trained.evaluate(data.test, features=data.test_features)
     figures |= {
         "score": result.map_c,

@@ -103,7 +103,10 @@ def train(
     place = resume or out or Path()
     try:
         if resume is not None:
-            if any(given is not None for given in (labels, out, images, features, method, config, settings)):
+            if any(
+                given is not None
+                for given in (labels, out, images, features, method, config, classes, truth, settings)
+            ):
                 raise InputError("--resume goes on with what the run began with; only --devices may change")
             outcome = _go_on(resume, devices)
         else:
@@ -228,10 +231,10 @@ def _annotations(run: Path, classes: Sequence[str]) -> npt.NDArray[np.int64] | N
     """Return how many labels of each class training knew, if the run says so for every class."""
     import numpy as np
 
-    from tertium.files import read_json
+    from tertium.runs import RunFolder
 
-    file = run / "config.json"
-    counts = read_json(file)["data"].get("classes", {}) if file.is_file() else {}
+    known = (run / "config.json").is_file()
+    counts = RunFolder.open(run).config()["data"].get("classes", {}) if known else {}
     if not all(name in counts for name in classes):
         return None
     return np.array([counts[name]["present"] + counts[name]["absent"] for name in classes])
