@@ -3,11 +3,10 @@ import pytest
 import torch
 from PIL import Image
 
-from tertium.data import (
+from tertium.data import FeatureLoader, ImageLoader, Order
+from tertium.errors import InputError
+from tertium.inputs import (
     ArrayPictures,
-    FeatureLoader,
-    ImageLoader,
-    Order,
     augmented,
     check_pictures,
     folder_pictures,
@@ -16,7 +15,6 @@ from tertium.data import (
     open_image,
     resized,
 )
-from tertium.errors import InputError
 from tertium.labels import Labels
 
 

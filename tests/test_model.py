@@ -52,7 +52,7 @@ def test_features_agree_with_the_ones_shared(shipped, coco):
     """The stored COCO features came from the same network (at 224 px; the images here are 144 px copies)."""
     from PIL import Image
 
-    from tertium.data import resized
+    from tertium.inputs import resized
 
     names = (coco / "labels.csv").read_text().splitlines()[1:9]
     pixels = np.stack(

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import torch
 
 from tertium import methods
-from tertium.data import load_features
 from tertium.errors import InputError, did_you_mean
 from tertium.files import read_json, write_json
+from tertium.inputs import load_features
 from tertium.labels import Labels
 from tertium.progress import Progress
 from tertium.readers import read_labels

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tertium.config import Settings
-from tertium.data import ArrayPictures
 from tertium.errors import InputError
 from tertium.features import extract
 from tertium.fit import make_fabric
+from tertium.inputs import ArrayPictures
 from tertium.model import pretrained
 from tertium.predictions import write_evaluation
 from tertium.progress import Progress

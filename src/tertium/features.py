@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tertium.data import ImageLoader, Order, Pictures
+from tertium.data import ImageLoader, Order
+from tertium.inputs import Pictures
 from tertium.labels import Labels
 from tertium.model import Backbone
 from tertium.progress import Progress

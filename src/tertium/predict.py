@@ -17,19 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tertium.data import (
-    ArrayPictures,
-    FeatureLoader,
-    ImageLoader,
-    Loader,
-    Order,
-    Pictures,
-    folder_pictures,
-    list_images,
-    load_features,
-)
+from tertium.data import FeatureLoader, ImageLoader, Loader, Order
 from tertium.distributed import barrier, from_first, rank, world
 from tertium.errors import InputError, did_you_mean, some
+from tertium.inputs import ArrayPictures, Pictures, folder_pictures, list_images, load_features
 from tertium.labels import Labels
 from tertium.metrics import Counts, Evaluation, KnownScores
 from tertium.model import Classifier, load_model, save_model

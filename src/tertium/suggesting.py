@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from tertium.annotation import Annotation
 from tertium.completion import Block, Floats, Prepared, Signs
-from tertium.data import load_features
 from tertium.errors import InputError
 from tertium.files import replacing
+from tertium.inputs import load_features
 from tertium.labels import Labels
 from tertium.predict import Features, Images, Trained
 from tertium.progress import Progress

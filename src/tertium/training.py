@@ -22,12 +22,13 @@ from tertium import methods
 from tertium.annotation import Annotation
 from tertium.checkpoints import Checkpoint, Checkpoints
 from tertium.config import Plan, Settings, settings_from
-from tertium.data import Loader, Order, check_pictures, load_features
+from tertium.data import Loader, Order
 from tertium.distributed import barrier, gather_rows, own_rows, rank, world
 from tertium.errors import InputError
 from tertium.features import extract
 from tertium.fit import Fitted, Keeper, Offers, Record, Validate, fit, make_fabric
 from tertium.frequencies import Frequencies, estimate, propensities
+from tertium.inputs import check_pictures, load_features
 from tertium.keeping import CheckpointKeeper, Stops
 from tertium.labels import Labels
 from tertium.memory import Memorisation
