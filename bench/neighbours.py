@@ -20,8 +20,8 @@ from tertium.methods.kundu2020 import SoftExposure, _Relations
 rng = np.random.default_rng(0)
 values = rng.choice(np.array([-1, 0, 1]), p=[0.001, 0.998, 0.001], size=(512, 9600)).astype(np.int8)
 run = SimpleNamespace(labels=Labels.from_dense(values), features=lambda: rng.normal(size=(512, 64)))
+before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**10  # now, not the peak
 relations = _Relations(SoftExposure(), run)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for rows in relations.blocks(range(256)):
     relations.slopes(rows)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
@@ -43,7 +43,13 @@ def rows() -> list[Row]:
     memory = float(subprocess.run([sys.executable, "-c", _RELATIONS], capture_output=True, check=True).stdout)
     return [
         row("neighbours", f"10 nearest of {COUNT:,}×{WIDTH}: times the matrix product", ratio, "≤", 1.1),
-        row("neighbours", "relations of 256 images × 9,600 classes: extra GB", memory, "≤", 1.0),
+        row(
+            "neighbours",
+            "relations of 256 images × 9,600 classes, set-up included: GB more",
+            memory,
+            "≤",
+            1.0,
+        ),
     ]
 
 

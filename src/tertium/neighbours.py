@@ -64,30 +64,30 @@ def nearest(
         return index, far
     points = torch.from_numpy(np.ascontiguousarray(rows))
     # |a − b|² = |a|² + |b|² − 2ab, so among all b the nearest have the largest ab − |b|²/2.
-    offset = points.square().sum(dim=1) / -2 if distance == "euclidean" else points.new_zeros(count)
+    offset = points.square().sum(dim=1) / -2 if distance == "euclidean" else None
     size = max(1, _BLOCK // count)
     similar = points.new_empty(min(size, count), count)
     for start in range(0, count, size):
         block = points[start : start + size]
-        found = torch.addmm(offset, block, points.T, out=similar[: len(block)])
+        found = torch.mm(block, points.T, out=similar[: len(block)])
+        if offset is not None:
+            found += offset
         found[torch.arange(len(block)), torch.arange(start, start + len(block))] = -torch.inf  # itself
-        chosen = found.topk(k).indices  # [B, k]
+        largest, chosen = found.topk(k)  # [B, k]
         index[start : start + size] = chosen.numpy()
-        far[start : start + size] = _between(block, points, chosen, distance).numpy()
+        if offset is None:
+            far[start : start + size] = (1 - largest).clamp(min=0).numpy()
+        else:
+            far[start : start + size] = _straight(block, points, chosen).numpy()
     return index, far
 
 
-def _between(
-    block: torch.Tensor, points: torch.Tensor, chosen: torch.Tensor, distance: Distance
-) -> torch.Tensor:
+def _straight(block: torch.Tensor, points: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Return the distances [B, k] to the chosen points, without the rounding of |a|² + |b|² − 2ab.
 
     One neighbour rank at a time, so that no more than [B, D] numbers are held.
     """
-    ranks = [points[column] for column in chosen.T]
-    if distance == "euclidean":
-        return torch.stack([(block - other).norm(dim=1) for other in ranks], dim=1)
-    return torch.stack([1 - (block * other).sum(dim=1) for other in ranks], dim=1).clamp(min=0)
+    return torch.stack([(block - points[column]).norm(dim=1) for column in chosen.T], dim=1)
 
 
 def class_medians(features: npt.ArrayLike, labels: Labels) -> Floats:
@@ -116,11 +116,13 @@ def distances(points: npt.ArrayLike, *, distance: Distance = "cosine") -> Floats
     array([[0., 1.],
            [1., 0.]])
     """
-    given = np.asarray(points, dtype=np.float64)  # few points, so precision costs nothing
+    given = np.asarray(points, dtype=np.float64)
     length = np.sqrt(np.einsum("pd,pd->p", given, given))
     if distance == "cosine":
         given = given / np.where(length == 0, 1, length)[:, None]
-        return np.maximum(1 - given @ given.T, 0)
+        found = given @ given.T
+        np.subtract(1, found, out=found)  # in place: of thousands of classes this is large
+        return np.maximum(found, 0, out=found)
     both = torch.from_numpy(given)
-    found: Floats = torch.cdist(both, both, compute_mode="donot_use_mm_for_euclid_dist").numpy()
-    return found
+    straight: Floats = torch.cdist(both, both, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    return straight

@@ -69,7 +69,7 @@ class PAsl(Method):
         labels = batch.labels.reshape(-1)
         known = known_entries(labels)
         left_out = self._left_out(logits.detach(), known)
-        places = torch.cat([known, left_out[labels[left_out] == 0]])
+        places = torch.cat([known, left_out])
         known_curve = partial(self._known, signs=labels[places].to(logits.dtype))
         classes = self._prior(logits, run)
         loss = mean_except(logits, self._unknown, places, known_curve, classes=classes, count=len(logits))
@@ -85,16 +85,18 @@ class PAsl(Method):
 
     def _known(self, logits: Tensor, signs: Tensor) -> Curve:
         """Sign 0 stands for an unknown label that is left out."""
-        loss, wrong = softplus_and_sigmoid(-logits * signs)
+        away = -signs
+        loss, wrong = softplus_and_sigmoid(logits * away)
         focus = power(wrong, self.gamma_positive).where(signs > 0, power(wrong, self.gamma_negative))
-        return loss * focus * signs.abs(), -signs * focus * wrong
+        weight = focus * away
+        return loss * weight * away, weight * wrong
 
     def _prior(self, logits: Tensor, run: Run) -> tuple[Tensor, ...]:
         """Return ω by class [C], or nothing if it is 1."""
         return ()
 
     def _left_out(self, logits: Tensor, known: Tensor) -> Tensor:
-        """Return places in B·C that carry no loss if they are unknown; ``known`` are those that are not."""
+        """Return places in B·C of unknown labels that carry no loss; ``known`` are those of the others."""
         return known[:0]
 
 
@@ -180,12 +182,14 @@ class Selective(PAsl):
         return () if self.prior is None else (run.state.tensors["prior_weight"].to(logits),)
 
     def _left_out(self, logits: Tensor, known: Tensor) -> Tensor:
-        """Take the loss off Ω_L. Where fewer than k are unknown, some of these are known."""
+        """Take the loss off Ω_L."""
         if not self.likelihood or self.k == 0:
             return known[:0]
         rows, columns = (1, logits.numel()) if self.pool == "batch" else logits.shape
         quota = self.k * len(logits) if self.pool == "batch" else self.k
-        scores = logits.clone(memory_format=torch.contiguous_format)
-        scores.view(-1).index_fill_(0, known, -math.inf)
-        likely = scores.view(rows, columns).topk(min(quota, columns), dim=1, sorted=False).indices
-        return (likely + columns * torch.arange(rows, device=likely.device)[:, None]).view(-1)
+        scores = logits.reshape(-1).index_fill(0, known, -math.inf).view(rows, columns)
+        highest, likely = scores.topk(min(quota, columns), dim=1, sorted=False)
+        places = likely.add_(columns * torch.arange(rows, device=likely.device)[:, None]).view(-1)
+        if highest.min() > -math.inf:
+            return places
+        return places[highest.view(-1) > -math.inf]  # where fewer than k are unknown, some of these are not

@@ -113,13 +113,19 @@ def known_entries(labels: Tensor) -> Tensor:
     flat = labels.reshape(-1)
     if flat.numel() < _WORDS_FROM or flat.numel() % 8 or flat.element_size() > 1:
         return flat.nonzero().squeeze(1)
-    words = flat.view(torch.int64).ne(0).nonzero().squeeze(1)
-    inside = flat.view(-1, 8)[words].nonzero()
-    return words[inside[:, 0]] * 8 + inside[:, 1]
+    words = flat.view(torch.int64)
+    if flat.device.type == "cpu":  # NumPy skips what is 0 five times as fast as torch
+        places = torch.from_numpy(np.flatnonzero(words.numpy() != 0))
+    else:
+        places = words.nonzero().squeeze(1)
+    inside = flat.view(-1, 8)[places].nonzero()
+    return places[inside[:, 0]] * 8 + inside[:, 1]
 
 
 def power(base: Tensor, exponent: float) -> Tensor:
-    """Return base^exponent in a new tensor; the usual 4 takes two squarings, which are many times as fast."""
+    """Return base^exponent; the usual 4 takes two squarings, which are many times as fast."""
+    if exponent == 1:
+        return base
     return base.square().square() if exponent == 4 else base**exponent
 
 

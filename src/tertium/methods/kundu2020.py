@@ -58,12 +58,14 @@ class _Relations:
     def __init__(self, method: SoftExposure, run: Run) -> None:
         features = normalise(run.features())
         self.method, self.labels = method, run.labels
-        images, classes = run.labels.shape
-        self.between = np.full((classes, classes), np.inf)  # [C, C]
-        self.index, self.far = np.empty((images, 0), np.int64), np.empty((images, 0))  # [N, k]
+        self.between = np.empty((0, 0))  # [C, C]
+        self.index, self.far = (
+            np.empty((len(run.labels), 0), np.int64),
+            np.empty((len(run.labels), 0)),
+        )  # [N, k]
         if method.by_labels:
-            between = distances(class_medians(features, run.labels), distance=method.distance)
-            self.between = np.where(np.isnan(between), np.inf, between)
+            self.between = distances(class_medians(features, run.labels), distance=method.distance)
+            self.between[np.isnan(self.between)] = np.inf
         if method.by_images:
             self.index, self.far = nearest(features, method.neighbours, distance=method.distance)
 
