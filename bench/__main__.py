@@ -2,7 +2,18 @@
 
 import sys
 
-from bench import engine, json_size, labels, losses, metrics, neighbours, openimages, streaming
+from bench import (
+    engine,
+    inference,
+    json_size,
+    labels,
+    losses,
+    metrics,
+    neighbours,
+    openimages,
+    serving,
+    streaming,
+)
 from bench.measure import show
 
 PARTS = {
@@ -14,6 +25,8 @@ PARTS = {
     "openimages": openimages,
     "json_size": json_size,
     "streaming": streaming,
+    "inference": inference,
+    "serving": serving,
 }
 
 

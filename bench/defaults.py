@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from tertium.config import HEAD
 from tertium.data import FeatureLoader, Order
 from tertium.errors import InputError
-from tertium.fit import Record, fit
+from tertium.fit import Judge, Record, fit
 from tertium.labels import Labels
 from tertium.methods import make
 from tertium.metrics import average_precision, evaluate
@@ -84,7 +84,7 @@ def choice(
     tested = FeatureLoader(unseen, test, Order(len(test), 256))
     assumed = validation.unlisted_absent()
 
-    def validate(judged: Classifier) -> Record:
+    def validate(judged: Classifier, _: Judge) -> Record:
         predicted = scores(judged, held_out)
         known = evaluate(predicted, validation)
         return {

@@ -118,7 +118,7 @@ def train(model: Classifier, loader: Any, labels: Labels, plan: Plan) -> None:
         plan,
         labels=labels,
         fabric=fabric,
-        validate=lambda _: {"score": None},
+        validate=lambda *_: {"score": None},
     )
 
 

@@ -17,6 +17,17 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session")
+def _cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _not_at_home(_cache, monkeypatch) -> None:
+    """Keep features out of the home; all tests may share them, for they go by checksums."""
+    monkeypatch.setenv("TERTIUM_CACHE", str(_cache))
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)

@@ -37,7 +37,7 @@ def run(data, method=None, phase=PLAN, scores=None, **settings):
         replace(phase, **settings),
         labels=labels,
         fabric=Fabric(accelerator="cpu", devices=1),
-        validate=lambda _: {"score": next(given, None)},
+        validate=lambda *_: {"score": next(given, None)},
     )
 
 
@@ -175,3 +175,41 @@ def test_no_warmup():
 def test_the_engine_uses_what_is_asked_for():
     assert make_fabric(Settings(device="cpu")).device.type == "cpu"
     assert "bf16" in str(make_fabric(Settings(device="cpu", precision="bf16-mixed"))._precision.precision)
+
+
+@dataclass(frozen=True)
+class Ruined(Method):
+    """Learns as `negative` does, then spoils its weights."""
+
+    name: ClassVar[str] = "ruined"
+    paper: ClassVar[str] = "none"
+
+    def terms(self, logits, batch, run):
+        return make("negative").terms(logits, batch, run)
+
+    def finish(self, model, run):
+        with torch.no_grad():
+            model.head.weight.fill_(7)
+
+
+@pytest.mark.parametrize(("afterwards", "kept"), [(0.6, True), (0.5, True), (0.4, False), (None, True)])
+def test_what_a_method_finishes_must_not_be_worse(data, afterwards, kept):
+    fitted = run(data, Ruined(), scores=[0.2, 0.5, 0.3, afterwards], epochs=3, patience=9)
+    assert bool((fitted.model.head.weight == 7).all()) is kept
+    assert fitted.best_epoch == 2
+    assert fitted.kept["score"] == (afterwards if kept else 0.5)
+
+
+def test_a_judgement_decides_before_the_score(data):
+    features, labels = data
+    given = iter([(0.9, -3.0), (0.5, -1.0), (0.7, -2.0)])
+    fitted = fit(
+        Classifier(labels.classes, features.shape[1]),
+        make("negative"),
+        FeatureLoader(features, labels, Order(len(labels), 16)),
+        replace(PLAN, epochs=3, patience=9),
+        labels=labels,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=lambda *_: dict(zip(("score", "judged"), next(given), strict=True)),
+    )
+    assert (fitted.best_epoch, fitted.decisive) == (2, -1.0)

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import io
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from PIL import Image
+from scipy import stats
+from sklearn.metrics import average_precision_score
 
+from tertium.annotation import Annotation
+from tertium.comparing import Entry
+from tertium.completion import Prepared
 from tertium.errors import InputError
 from tertium.files import write_json
-from tertium.metrics import evaluate
-from tertium.report import _read, write_report
+from tertium.labels import Labels
+from tertium.memory import KINDS
+from tertium.metrics import average_precision, calibration_error, evaluate
+from tertium.model import pretrained
+from tertium.predict import Trained
+from tertium.readers import write_labels
+from tertium.report import Given, write_comparison, write_report
+from tertium.report.quality import interval
+from tertium.report.runs import read_runs
 from tertium.runs import RunFolder
+from tertium.scenes import render
+from tertium.training import train
+from tertium.validation import Scored
 
 SCRIPT, AND = "<script>alert(1)</script>", "salt & pepper"
 CLASSES = (SCRIPT, AND, "$x_1$", 'id="kite"')
@@ -53,12 +73,16 @@ def add_evaluation(folder: RunFolder, seed: int = 0) -> dict[str, Any]:
 @pytest.fixture
 def only_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time."""
-    monkeypatch.setattr("tertium.report._charts", lambda runs: defaultdict(list))
+    monkeypatch.setattr("tertium.report.page.charts", lambda runs: defaultdict(list))
 
 
 def rows_of(page: Path) -> dict[str, dict[str, str]]:
-    with open(page.with_suffix(".csv"), newline="", encoding="utf-8") as lines:
-        return {row["run"]: row for row in csv.DictReader(lines)}
+    return {row["run"]: row for row in table_of(page)}
+
+
+def table_of(page: Path, kind: str = "") -> list[dict[str, str]]:
+    with open(page.with_name(f"{page.stem}{kind}.csv"), newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
 
 
 class Reader(HTMLParser):
@@ -104,8 +128,8 @@ def test_numbers_are_those_of_the_run_folder(tmp_path: Path) -> None:
     figures = [f"{100 * found[key]:.1f}" for key in ("map_c", "map_o", "mF1")]
     cells = Reader(page).row("a")
     assert cells[:2] == ["a", "negative (positive_weight=5.0)"]
-    assert cells[2:6] == [figures[0], "3 of 4", *figures[1:]]
-    assert cells[6:] == ["51.2", "2", "98.8"]
+    assert cells[2:7] == [figures[0], "3 of 4", *figures[1:], f"{100 * found['ece']:.1f}"]
+    assert cells[7:] == ["51.2", "–", "–", "2", "98.8"]
     row = rows_of(page)["a"]
     assert [float(row[key]) for key in ("map_c", "map_o", "mF1")] == [
         found[key] for key in ("map_c", "map_o", "mF1")
@@ -127,7 +151,8 @@ def test_data_are_described(tmp_path: Path) -> None:
     page = write_report(tmp_path / "report.html", [make_run(tmp_path / "a")], title="Report")
     present, absent = 1111, 42
     share = f"{100 * (present + absent) / (2345 * 4):.3g}"
-    assert Reader(page).row("single") == ["single", "2,345", "78", "4", "1,111", "42", share, "–", "a"]
+    found = Reader(page).row("single")
+    assert found == ["single", "2,345", "78", "4", "1,111", "42", share, "0.474", "–", "–", "–"]
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
@@ -172,12 +197,13 @@ def test_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("only_words")
 def test_missing_evaluation_is_a_dash(tmp_path: Path) -> None:
     page = write_report(tmp_path / "report.html", [make_run(tmp_path / "a")], title="Report")
-    assert Reader(page).row("a")[2:6] == ["–"] * 4
+    assert Reader(page).row("a")[2:5] == ["51.2", "–", "–"]  # there are no columns for a test
     assert "The run a was not evaluated on test data." in page.read_text(encoding="utf-8")
     row = rows_of(page)["a"]
     assert [row[key] for key in ("map_c", "map_o", "mF1", "scored", "test_classes")] == [""] * 5
 
 
+@pytest.mark.usefixtures("only_words")
 def test_nothing_scored_is_a_dash(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     found = add_evaluation(run)
@@ -192,7 +218,7 @@ def test_unfinished_run_is_said(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "done"), make_run(tmp_path / "cut", finished=False)]
     page = write_report(tmp_path / "report.html", runs, title="Report")
     assert Reader(page).row("cut")[0] == "cut (not finished)"
-    assert Reader(page).row("cut")[6:] == ["–"] * 3
+    assert Reader(page).row("cut")[2:] == ["–"] * 5
     assert "The run cut has not finished: 3 epochs so far." in page.read_text(encoding="utf-8")
     assert (rows_of(page)["cut"]["finished"], rows_of(page)["cut"]["validation_score"]) == ("False", "")
 
@@ -205,14 +231,15 @@ def test_run_without_an_epoch(tmp_path: Path) -> None:
     assert "Training loss" not in text
 
 
+@pytest.mark.usefixtures("only_words")
 def test_no_validation_score(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     (run.path / "metrics.jsonl").unlink()
     run.append({"phase": "head", "epoch": 1, "loss": 0.5, "score": None})
     run.finish({"validation_score": None, "best_epoch": 1, "seconds": 1.0})
     page = write_report(tmp_path / "report.html", [run], title="Report")
-    assert Reader(page).row("a")[6:] == ["–", "1", "1.0"]
-    assert "Validation score" not in page.read_text(encoding="utf-8")
+    assert Reader(page).row("a")[2:] == ["–", "–", "–", "1", "1.0"]
+    assert "no validation labels" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("only_words")
@@ -259,7 +286,7 @@ def test_best_epoch_counts_from_the_last_phase(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     for epoch, score in enumerate((0.61, 0.72), start=1):
         run.append({"phase": "whole", "epoch": epoch, "loss": 0.1, "score": score})
-    best = _read([run])[0].best
+    best = read_runs([run], [None])[0].best
     assert best is not None
     assert run.records()[best]["score"] == 0.72
 
@@ -279,7 +306,7 @@ def test_what_was_not_scored(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     add_evaluation(run)
     text = write_report(tmp_path / "report.html", [run], title="").read_text(encoding="utf-8")
-    assert "no known absent in the test labels: id=&#34;kite&#34;" in text
+    assert "no known absent: id=&#34;kite&#34;" in text
 
 
 @pytest.mark.usefixtures("only_words")
@@ -312,3 +339,327 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r'evaluation\.json: there is no "classes"'):
         write_report(tmp_path / "report.html", [run], title="")
     assert not list(tmp_path.glob("*.html")) + list(tmp_path.glob("*.csv"))
+
+
+@pytest.mark.usefixtures("only_words")
+def test_a_label_file_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
+    run, labels = make_run(tmp_path / "a"), tmp_path / "labels.csv"
+    labels.write_text("image,present\n1,cat\n")
+    with pytest.raises(InputError, match=r"labels\.csv: is not of a report"):
+        write_report(tmp_path / "labels.html", [run])
+    assert labels.read_text() == "image,present\n1,cat\n"
+    for _ in range(2):  # its own files it writes anew, and removes those that are no longer of use
+        page = write_report(tmp_path / "report.html", [run])
+        assert not (tmp_path / "report-missing.csv").exists()
+        (tmp_path / "report-missing.csv").write_text("run,image\n")
+    assert list(rows_of(page)) == ["a"]
+
+
+# ---- runs that were really trained -----------------------------------------------------------------------
+
+IMAGES, FOLD = 300, [SCRIPT, "cat", "dog", "rare"]
+
+
+class Trial:
+    """Labels of which a third is known, their truth, and a run that altered some."""
+
+    def __init__(self, folder: Path) -> None:
+        rng = np.random.default_rng(0)
+        self.features = rng.normal(size=(IMAGES, 6)).astype(np.float32)
+        noise = 0.7 * rng.normal(size=(IMAGES, 4))
+        self.truth = np.where(self.features[:, :4] + noise > [0.0, 0.3, 0.6, 1.4], 1, -1).astype(np.int8)
+        names = [f"{number:03}" for number in range(IMAGES)]
+        known = self.truth * (rng.random(self.truth.shape) < 0.35)
+        splits = pa.array(["train"] * 200 + ["test"] * (IMAGES - 200)).dictionary_encode()
+        self.labels, self.full = (
+            replace(Labels.from_dense(each, classes=FOLD, images=names), splits=splits)
+            for each in (known, self.truth)
+        )
+        self.run = RunFolder(folder / "run")
+        self.outcome = train(
+            self.labels,
+            features=self.features,
+            out=self.run.path,
+            method="ll_r",
+            truth=self.full,
+            epochs=3,
+            validation=0.4,
+            start=1,
+        )
+        held_out = self.run.config()["data"]["validation"]
+        self.held_out = self.labels.rows_of(held_out)
+        self.used = np.setdiff1d(np.arange(200), self.held_out)
+
+    def scores(self, rows: Any) -> Any:
+        return self.outcome.trained.predict_proba(features=self.features[rows])
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return Trial(tmp_path_factory.mktemp("trial"))
+
+
+@pytest.fixture(scope="module")
+def full_page(trial: Trial, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All there is to show of a run on features."""
+    given = Given(trial.labels, "labels.csv", features=trial.features)
+    return write_report(tmp_path_factory.mktemp("page") / "report.html", [trial.run], given=given)
+
+
+def floats(rows: list[dict[str, str]], key: str) -> list[float]:
+    return [float(row[key]) if row[key] else np.nan for row in rows]
+
+
+def test_figures_of_classes(trial: Trial, full_page: Path) -> None:
+    rows = table_of(full_page, "-classes")
+    known, truth = trial.labels.dense(trial.used), trial.truth[trial.used]
+    assert [row["class"] for row in rows] == FOLD
+    assert floats(rows, "present") == (known > 0).sum(axis=0).tolist()
+    assert floats(rows, "absent") == (known < 0).sum(axis=0).tolist()
+    np.testing.assert_allclose(floats(rows, "known"), (known != 0).mean(axis=0))
+    np.testing.assert_allclose(floats(rows, "observed"), (known > 0).mean(axis=0))
+    np.testing.assert_allclose(floats(rows, "true"), (truth > 0).mean(axis=0))
+    scores, labels = trial.scores(trial.held_out), trial.labels.dense(trial.held_out)
+    for at, row in enumerate(rows):
+        seen = labels[:, at] != 0
+        expected = average_precision_score(labels[seen, at] > 0, scores[seen, at])
+        assert float(row["ap"]) == pytest.approx(expected, rel=1e-5)
+        low, high = map(float, interval(expected, (labels[:, at] > 0).sum()))
+        assert (float(row["ap_low"]), float(row["ap_high"])) == pytest.approx((low, high), rel=1e-4)
+        assert int(row["judged_absent"]) == (labels[:, at] < 0).sum()
+    np.testing.assert_allclose(floats(rows, "threshold"), trial.outcome.trained.thresholds)
+
+
+def test_figures_of_epochs(trial: Trial, full_page: Path) -> None:
+    rows, records = table_of(full_page, "-epochs"), trial.outcome.records
+    assert floats(rows, "loss") == [record["loss"] for record in records]
+    assert floats(rows, "validation_score") == [record["score"] for record in records]
+    kinds = [[record["memory"]["loss"][kind] for record in records] for kind in KINDS]
+    assert [floats(rows, f"loss_{kind}") for kind in KINDS] == kinds
+    assert floats(rows, "corrections_altered") == [record["memory"]["altered"] for record in records]
+    kept = [int(row["epoch"]) for row in rows if row["kept"] == "True"]
+    assert kept == [trial.outcome.summary["best_epoch"]]
+    terms = [sum(float(row[key]) for key in row if key.startswith("term_")) for row in rows]
+    np.testing.assert_allclose(terms, floats(rows, "loss"))
+
+
+def test_areas_under_the_curves_are_average_precisions(trial: Trial, full_page: Path) -> None:
+    scores, labels = trial.scores(trial.held_out), trial.labels.dense(trial.held_out)
+    curves = defaultdict(list)
+    for row in table_of(full_page, "-curves"):
+        curves[row["class"]].append((float(row["recall"]), float(row["precision"])))
+    assert set(curves) == {"", *FOLD}
+    for name, points in curves.items():
+        chosen = labels != 0 if not name else (labels != 0) & (np.array(FOLD) == name)
+        recall, precision = np.array(points).T
+        area = (np.diff(recall, prepend=0) * precision).sum()
+        assert area == pytest.approx(average_precision_score(labels[chosen] > 0, scores[chosen]), rel=1e-5)
+
+
+def test_calibration(trial: Trial, full_page: Path) -> None:
+    rows = table_of(full_page, "-calibration")
+    labels = trial.labels.dense(trial.held_out)
+    count, mean, share = (np.array(floats(rows, key)) for key in ("labels", "probability", "present"))
+    assert count.sum() == np.count_nonzero(labels)
+    error = (count * np.abs(mean - share)).sum() / count.sum()
+    assert error == pytest.approx(calibration_error(trial.scores(trial.held_out), labels), rel=1e-5)
+    assert float(rows_of(full_page)["run"]["validation_ece"]) == pytest.approx(error, rel=1e-5)
+    low, high = floats(rows, "present_low"), floats(rows, "present_high")
+    for at, (part, whole) in enumerate(
+        zip((share * count).round().astype(int), count.astype(int), strict=True)
+    ):
+        expected = stats.binomtest(part, whole).proportion_ci(method="wilson")
+        assert (low[at], high[at]) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+def test_missing_labels_are_the_most_probable_unknown_ones(trial: Trial, full_page: Path) -> None:
+    ready = Prepared.of_run(trial.run.path, trial.labels, features=trial.features)
+    chances = ready.chances.unknown(trial.scores(np.arange(IMAGES)))
+    chances[trial.labels.dense() != 0] = -1
+    rows = table_of(full_page, "-missing")
+    for at, name in enumerate(FOLD):
+        mine = [(row["image"], float(row["probability"])) for row in rows if row["label"] == name]
+        best = np.argsort(-chances[:, at], kind="stable")[:10]
+        assert [image for image, _ in mine] == [f"{row:03}" for row in best]
+        np.testing.assert_allclose([chance for _, chance in mine], chances[best, at], atol=1e-5)
+    assert floats(rows, "probability") == sorted(floats(rows, "probability"), reverse=True)
+    shown = [row for row in Reader(full_page).rows if len(row) == 3 and row[1] in FOLD]
+    assert [row[0] for row in shown[:2]] == [row["image"] for row in rows[:2]]
+
+
+def test_the_page_is_whole_and_safe(full_page: Path) -> None:
+    text, reader = full_page.read_text(encoding="utf-8"), Reader(full_page)
+    assert "script" not in reader.tags
+    assert "&lt;script&gt;" in text
+    assert not re.findall(r"https?://", re.sub(r'xmlns(:\w+)?="[^"]*"', "", text))
+    assert all(reference.startswith(("#", "data:")) for reference in reader.references)
+    assert {reference[1:] for reference in reader.references if reference.startswith("#")} <= set(reader.ids)
+    for said in (
+        "What is memorised",
+        "Corrected labels",
+        "Calibration",
+        "Precision and recall",
+        "probably missing",
+    ):
+        assert said in text
+    for kind in ("", "-classes", "-epochs", "-groups", "-curves", "-calibration", "-missing"):
+        assert f"report{kind}.csv" in text
+
+
+@pytest.mark.usefixtures("only_words")
+def test_a_split_is_judged_as_evaluate_judges_it(trial: Trial, tmp_path: Path) -> None:
+    given = Given(trial.full, "full.csv", features=trial.features[200:], split="test")
+    page = write_report(tmp_path / "report.html", [trial.run], given=given)
+    found = trial.outcome.trained.evaluate(trial.full[200:], features=trial.features[200:])
+    row = rows_of(page)["run"]
+    assert row["tested_on"] == "full.csv, split test"
+    assert [float(row[key]) for key in ("map_c", "map_o", "mF1", "ece")] == pytest.approx(
+        [found.map_c, found.map_o, found.mF1, found.ece]
+    )
+    assert floats(table_of(page, "-classes"), "ap") == pytest.approx(found.ap.tolist())
+    assert "Every label of full.csv, split test is known." in page.read_text(encoding="utf-8")
+    own = Given(trial.full, "full.csv", features=trial.features[:200], split="train")
+    page = write_report(tmp_path / "report.html", [trial.run], given=own)
+    assert f"of which {len(trial.held_out)} images chose the epoch" in rows_of(page)["run"]["tested_on"]
+
+
+def quick_run(path: Path, labels: Any, **settings: Any) -> tuple[RunFolder, Any]:
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(len(labels), 5)).astype(np.float32)
+    outcome = train(Labels.from_dense(labels), features=features, out=path, epochs=1, **settings)
+    return RunFolder(path), outcome.trained.predict_proba(features=features)
+
+
+def test_a_run_that_knows_no_absent_label(tmp_path: Path) -> None:
+    labels = (np.random.default_rng(2).random((80, 3)) < 0.3).astype(np.int8)
+    run, scores = quick_run(tmp_path / "run", labels)
+    page = write_report(tmp_path / "report.html", [run])
+    held_out = np.array(run.config()["data"]["validation"], dtype=int)
+    rows, text = table_of(page, "-classes"), page.read_text(encoding="utf-8")
+    expected = [average_precision_score(labels[held_out, at], scores[held_out, at]) for at in range(3)]
+    np.testing.assert_allclose(floats(rows, "ap_against_the_rest"), expected, rtol=1e-5)
+    assert [row["ap"] for row in rows] == [""] * 3
+    assert {row["not_scored"] for row in rows} == {"no known absent"}
+    assert rows_of(page)["run"]["validation_ece"] == ""
+    assert "positives only" in text
+    assert "Calibration" not in text
+    assert not (tmp_path / "report-curves.csv").exists()
+
+
+@pytest.mark.usefixtures("only_words")
+@pytest.mark.parametrize("classes", [1, 2])
+def test_few_classes_without_validation(tmp_path: Path, classes: int) -> None:
+    labels = np.random.default_rng(2).choice([-1, 1], (40, classes)).astype(np.int8)
+    run, _ = quick_run(tmp_path / "run", labels, validation=0)
+    assert not (run.path / "validation.npz").exists()
+    page = write_report(tmp_path / "report.html", [run])
+    assert [row["judged_on"] for row in table_of(page, "-classes")] == [""] * classes
+    assert "kept no scores of validation images" in page.read_text(encoding="utf-8")
+
+
+def test_one_class(tmp_path: Path) -> None:
+    labels = np.random.default_rng(2).choice([-1, 1], (60, 1)).astype(np.int8)
+    run, _ = quick_run(tmp_path / "run", labels)
+    page = write_report(tmp_path / "report.html", [run])
+    assert len(table_of(page, "-classes")) == 1
+    assert not (tmp_path / "report-groups.csv").exists()  # there is nothing to divide
+
+
+def test_a_thousand_classes(tmp_path: Path) -> None:
+    rng, run = np.random.default_rng(2), make_run(tmp_path / "run", scheme=None)
+    labels = Labels.from_dense(rng.choice([-1, 0, 1], (80, 1000), p=[0.2, 0.7, 0.1]).astype(np.int8))
+    config, counts = run.config(), zip(*labels.class_counts, strict=True)
+    pairs = zip(labels.classes, counts, strict=True)
+    config["data"]["classes"] = {name: {"present": int(a), "absent": int(b)} for name, (a, b) in pairs}
+    write_json(run.path / "config.json", config)
+    Scored.collect([rng.random((80, 1000))], labels, np.full(1000, 0.5)).save(run.path)
+    found = rng.random((5, 1000))
+    Annotation(labels.classes, *found).save(run.path / "annotation.json")
+    page = write_report(tmp_path / "report.html", [run])
+    assert page.stat().st_size < 2e6
+    rows = table_of(page, "-classes")
+    assert len(rows) == 1000
+    shown = [row[0] for row in Reader(page).rows if len(row) == 8 and row[0].isdigit()]
+    scored = [row for row in rows if row["ap"]]
+    best = sorted(scored, key=lambda row: -float(row["ap"]))[:15]
+    assert len(shown) == 30
+    assert {row["ap"] for row in rows if row["class"] in shown[:15]} == {row["ap"] for row in best}
+    assert "970 classes between these are in report-classes.csv" in page.read_text(encoding="utf-8")
+    np.testing.assert_allclose(floats(rows, "estimated_low"), found[1])
+
+
+def test_intervals_cover(rng: np.random.Generator) -> None:
+    """Scores of two normal distributions: how often is the AP of very many images inside?"""
+    for images, share, shift in ((50, 0.5, 1.5), (400, 0.1, 1.5), (400, 0.5, 0.5)):
+        present = rng.random(200_000) < share
+        truth = average_precision_score(present, rng.normal(size=200_000) + shift * present)
+        labels = np.where(rng.random((images, 200)) < share, 1, -1).astype(np.int8)
+        scores = rng.normal(size=labels.shape) + shift * (labels > 0)
+        low, high = interval(average_precision(scores, labels), (labels > 0).sum(axis=0))
+        assert ((low <= truth) & (truth <= high)).mean() >= 0.9
+
+
+def test_pictures_and_maps(tmp_path: Path) -> None:
+    scenes = render(24, seed=0)
+    truth = scenes.labels.dense()
+    hidden = truth * (np.arange(truth.size).reshape(truth.shape) % 3 == 0)
+    labels = Labels.from_dense(hidden, classes=scenes.labels.classes, images=scenes.labels.images.to_pylist())
+    backbone = pretrained("test_resnet", "random").eval()
+    features = np.random.default_rng(0).normal(size=(24, backbone.width))
+    outcome = train(labels, features=features, out=tmp_path / "run", epochs=1)
+    Trained(outcome.trained.model.on_images(backbone), outcome.trained.thresholds, 32).save(tmp_path / "run")
+    given = Given(labels, "labels.csv", images=scenes.images)
+    page = write_report(tmp_path / "report.html", [RunFolder(tmp_path / "run")], given=given)
+    pictures = [reference for reference in Reader(page).references if reference.startswith("data:")]
+    assert len(pictures) == 24 + 4 * 4  # missing labels; images with three maps each
+    for picture in pictures:
+        with Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2]))) as image:
+            assert image.format == "JPEG"
+            assert max(image.size) <= 192
+
+
+# ---- comparisons, commands -------------------------------------------------------------------------------
+
+
+def test_a_comparison(tmp_path: Path) -> None:
+    entries = {
+        "bce": {"full": Entry(0.61, 0.002, True)},
+        SCRIPT: {"a": Entry(0.5, 0.01, True), "b": Entry(0.4, None, False)},
+        "ignore": {"a": Entry(0.55, 0.02, True), "b": Entry(None, None, False, "needs <absent> labels")},
+    }
+    figure = '<?xml version="1.0"?><svg><metadata>http://x</metadata><text fill="#123456">a</text></svg>'
+    (tmp_path / "table.svg").write_text(figure)
+    page = write_comparison(tmp_path, entries, ["a", "b"], {"epochs": 3}, "tertium compare")
+    text, reader = page.read_text(encoding="utf-8"), Reader(page)
+    assert [" ".join(cell.split()) for cell in reader.row("full labels")] == ["full labels"] + [
+        "61.0 ± 0.2"
+    ] * 2 + [""]
+    assert [" ".join(cell.split()) for cell in reader.row(SCRIPT)] == [SCRIPT, "50.0 ± 1.0", "40.0", "45.0"]
+    assert [" ".join(cell.split()) for cell in reader.row("ignore")][1:] == ["55.0 ± 2.0", "–", "–"]
+    assert "script" not in reader.tags
+    assert "http://" not in text
+    assert "needs &lt;absent&gt; labels" in text
+    assert "currentColor" in text
+    assert "&#34;epochs&#34;: 3" in text
+
+
+@pytest.mark.usefixtures("only_words")
+def test_the_commands(trial: Trial, tmp_path: Path, tertium: Any) -> None:
+    write_labels(trial.labels, tmp_path / "labels.csv")
+    np.save(tmp_path / "x.npy", trial.features)
+    data = ("--labels", tmp_path / "labels.csv", "--features", tmp_path / "x.npy")
+    code, out, errors = tertium("train", *data, "--out", tmp_path / "own", "epochs=1")
+    assert code == 0, errors
+    assert "report.html" in out
+    assert list(rows_of(tmp_path / "own" / "report.html")) == ["own"]
+    words = ("report", trial.run.path, tmp_path / "own", "--out", tmp_path / "both.html")
+    code, _, errors = tertium(*words, *data)
+    assert code == 0, errors
+    assert list(rows_of(tmp_path / "both.html")) == ["run", "own"]
+    assert f"--out {tmp_path / 'both.html'}" in (tmp_path / "both.html").read_text(encoding="utf-8")
+    code, _, errors = tertium(*words, "--split", "test")
+    assert code == 2
+    assert "give it as --labels" in errors
+    code, _, errors = tertium(*words, *data, "--split", "tset")
+    assert code == 2
+    assert 'did you mean "test"' in errors

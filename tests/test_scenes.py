@@ -14,6 +14,7 @@ from PIL import Image
 
 from tertium import scenes
 from tertium.errors import InputError
+from tertium.formats.coco import read_boxes
 from tertium.labels import Labels
 from tertium.readers import read_labels
 from tertium.scenes import CLASSES, Scenes, render
@@ -171,6 +172,48 @@ def test_nothing_present_is_mostly_covered() -> None:
             assert max(right, bottom) <= 402
 
 
+# ---- where things are --------------------------------------------------------------------------------------
+
+
+def test_boxes_are_of_present_things(many: Scenes) -> None:
+    boxes, truth = many.boxes, many.labels.dense() > 0
+    boxed = np.zeros_like(truth)
+    boxed[boxes.rows, boxes.columns] = True
+    nowhere = [CLASSES.index(name) for name in ("outdoor", "night", "water", "texture", "crowded")]
+    nowhere += [CLASSES.index(name) for name in scenes.tree().children("texture")]
+    assert not boxed[:, nowhere].any()
+    assert np.array_equal(np.delete(boxed, nowhere, axis=1), np.delete(truth, nowhere, axis=1))
+    assert (boxes.corners >= 0).all()
+    assert (boxes.corners <= 64).all()
+    assert (boxes.corners[:, 2:] - boxes.corners[:, :2] > 4).all()
+
+
+class Watched(scenes._Scene):
+    """Keeps the edges of what each object has changed in the picture."""
+
+    def __init__(self, rng: random.Random, size: int) -> None:
+        self.changed: list[list[int]] = []
+        super().__init__(rng, size)
+
+    def _draw(self, name: str, x: float, y: float, radius: float) -> None:
+        before = np.asarray(self.image).copy()
+        super()._draw(name, x, y, radius)
+        differs = (np.asarray(self.image) != before).any(axis=2)
+        rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
+        self.changed.append([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
+
+
+def test_boxes_enclose_what_was_drawn() -> None:
+    count = 0
+    for number in range(100):
+        scene = Watched(random.Random(number), 64)
+        for (names, box), edges in zip(scene.drawn, scene.changed, strict=True):
+            if "moon" not in names:  # the sky that bites into it is drawn, too
+                np.testing.assert_allclose(np.array(box) * 128, edges, atol=1.5)
+                count += 1
+    assert count > 200
+
+
 # ---- on disk -----------------------------------------------------------------------------------------------
 
 
@@ -179,9 +222,18 @@ def test_saved_scenes_read_back(tmp_path: Path) -> None:
     drawn.save(tmp_path / "new" / "scenes")
     folder = tmp_path / "new" / "scenes"
     assert sorted(path.name for path in folder.glob("*.png")) == drawn.labels.images.to_pylist()
-    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".png") == ["labels.csv"]
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".png") == [
+        "boxes.json",
+        "labels.csv",
+    ]
     assert np.array_equal(np.asarray(Image.open(folder / "scene-000007.png")), drawn.images[7])
     assert (folder / "labels.csv").read_text().startswith("image,present\nscene-000000.png,")
     read = read_labels(folder / "labels.csv", unlisted="absent", classes=CLASSES)
     assert isinstance(read, Labels)
     assert read == drawn.labels
+    boxes = read_boxes(folder / "boxes.json")
+    assert boxes.images.equals(drawn.boxes.images)
+    assert boxes.classes == CLASSES
+    for name in ("sizes", "rows", "columns", "unsure"):
+        assert np.array_equal(getattr(boxes, name), getattr(drawn.boxes, name))
+    np.testing.assert_allclose(boxes.corners, drawn.boxes.corners, atol=0.002)

@@ -64,6 +64,7 @@ def test_a_run_folder_holds_what_was_done(tmp_path, rng):
         "model.json",
         "model.safetensors",
         "summary.json",
+        "validation.npz",
     ]
     folder = RunFolder.open(out)
     settings, data = folder.config()["settings"], folder.config()["data"]
@@ -254,6 +255,10 @@ def test_run_folders_are_not_overwritten_by_accident(tmp_path, rng):
     with pytest.raises(InputError, match="already holds a run"):
         train(labels, features=features, out=out, epochs=1)
     train(labels, features=features, out=out, epochs=2, overwrite=True)
+    assert len(RunFolder.open(out).records()) == 2
+    (out / "review.sqlite").touch()
+    with pytest.raises(InputError, match="holds people's answers"):
+        train(labels, features=features, out=out, epochs=1, overwrite=True)
     assert len(RunFolder.open(out).records()) == 2
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")

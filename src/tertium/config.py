@@ -79,7 +79,7 @@ WHOLE = Phase(None, None, 1e-3, 1e-4, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
 class Settings:
     """All that decides the outcome of a training run, data apart."""
 
-    method: str = "negative"
+    method: str = "auto"
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method
     protocol: Protocol = "linear"
     backbone: str = "tf_efficientnet_lite0"

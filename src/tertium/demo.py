@@ -25,9 +25,9 @@ _IMAGE_SIZE = 96  # small enough for a laptop: the scenes are simple
 _CEILING = ("full", ("bce",))
 _PLAN = (
     _CEILING,
-    ("single_positive", ("negative", "wan", "role", "ll_r", "hill")),
-    ("random:0.1", ("negative", "ignore", "epr", "selective")),
-    ("per_class:50", ("negative", "ignore", "wan", "selective")),
+    ("single_positive", ("auto", "negative", "wan", "role", "ll_r", "hill")),
+    ("random:0.1", ("auto", "negative", "ignore", "epr", "selective")),
+    ("per_class:50", ("auto", "negative", "ignore", "wan", "selective")),
 )
 
 

@@ -34,7 +34,7 @@ class MultiLabelClassifier:
 
     def __init__(
         self,
-        method: str = "negative",
+        method: str = "auto",
         *,
         parameters: Mapping[str, Any] | None = None,
         unlisted: Unlisted = "unknown",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -35,7 +35,8 @@ from tertium.state import SampleState
 
 Record = dict[str, Any]
 TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
-Validate = Callable[[Classifier], dict[str, float | None]]
+Judge = Callable[[npt.NDArray[np.float32], Labels], float | None]  # of probabilities and labels
+Validate = Callable[[Classifier, Judge], Record]
 
 
 def _unavailable(*_: Any) -> Any:
@@ -89,11 +90,18 @@ class Fitted:
     model: Classifier
     records: list[Record]
     best_epoch: int
+    kept: Record  # the figures of the model as it is
 
     @property
-    def score(self) -> float | None:
-        """The validation score of the best epoch, if there is one."""
-        return self.records[self.best_epoch - 1].get("score")
+    def decisive(self) -> float | None:
+        """What it was chosen by, if by anything."""
+        return decisive(self.kept)
+
+
+def decisive(figures: Record) -> float | None:
+    """Return what decides between models: the method's own judgement, else the validation score."""
+    found: float | None = figures.get("judged", figures.get("score"))
+    return found
 
 
 def make_fabric(settings: Settings) -> Fabric:
@@ -149,7 +157,7 @@ class Course:
     def after_epoch(self, figures: Record) -> None:
         """Keep an epoch's figures, and the weights if they are the best; go on to the next epoch."""
         self.records.append(figures)
-        self.best.offer(self.run.epoch, figures.get("score"), self.judged)
+        self.best.offer(self.run.epoch, decisive(figures), self.judged)
         self.run.epoch += 1
         self.step, self.totals, self.seconds = 0, {}, 0.0
 
@@ -258,10 +266,10 @@ def fit(
 ) -> Fitted:
     """Train ``model`` and return it as it was after its best epoch on the validation score.
 
-    ``validate`` gives named figures, of which ``score`` decides; where it is None nothing is chosen and the
-    last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives a phase. The
-    bias of a ``new`` head starts where the method says. ``memory`` looks on, where the truth is known;
-    nothing of it reaches the training.
+    ``validate`` gives named figures, of which ``judged`` decides, else ``score``; where that is None nothing
+    is chosen and the last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives
+    a phase. The bias of a ``new`` head starts where the method says. ``memory`` looks on, where the truth is
+    known; nothing of it reaches the training.
     """
     progress, keeper = progress or Progress(), keeper or Keeper()
     rng = torch.Generator(fabric.device).manual_seed(seed)
@@ -269,6 +277,7 @@ def fit(
     run = FitRun(labels, state, phase.epochs, rng, offers or Offers(), progress.note)
     _prepare(model.to(fabric.device), method, run, seed, new=new)
     course = Course(model, phase, run, memory)
+    judge = partial(method.judge, run=run)
     forward, backward = _engine(fabric, model, course.optimizer)
     keeper.restore(course)
     steps = phase.epochs * len(loader)
@@ -300,15 +309,30 @@ def fit(
             progress.advance()
             keeper.offer(course)
         share_buffers(course.judged)
-        figures = _epoch_record(course, len(loader)) | validate(course.judged)
+        figures = _epoch_record(course, len(loader)) | validate(course.judged, judge)
         record(figures)
         course.after_epoch(figures)
         if course.best_is_old(phase.patience):
             progress.note(f"stopped early: no better score since epoch {course.best.epoch}")
             break
         keeper.offer(course)
-    course.judged.load_state_dict(course.best.state)
-    return Fitted(course.judged.eval(), course.records, course.best.epoch)
+    kept = _finish(course, method, lambda model: validate(model, judge))
+    return Fitted(course.judged.eval(), course.records, course.best.epoch, kept)
+
+
+def _finish(course: Course, method: Method, validate: Callable[[Classifier], Record]) -> Record:
+    """Go back to the best epoch, let the method finish the model, and return what is true of it."""
+    model, best = course.judged, course.records[course.best.epoch - 1]
+    model.load_state_dict(course.best.state)
+    if type(method).finish is Method.finish:
+        return best
+    method.finish(model.eval(), course.run)
+    figures = validate(model)
+    before, after = decisive(best), decisive(figures)
+    if before is not None and after is not None and after < before:
+        model.load_state_dict(course.best.state)
+        return best
+    return figures
 
 
 def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: bool) -> None:

@@ -155,6 +155,16 @@ class Memorisation:
         }
 
 
+def true_counts(labels: Labels, truth: Labels) -> Cells:
+    """Return in how many of the labelled images each class [C] is present in truth.
+
+    >>> labels = Labels.from_dense([[1, 0], [0, 0]], classes=["cat", "dog"])
+    >>> true_counts(labels, Labels.from_dense([[-1, 1], [1, 1]], classes=["dog", "cat"]))
+    array([2, 1])
+    """
+    return _aligned(labels, truth).class_counts[0]
+
+
 def _aligned(labels: Labels, truth: Labels) -> Labels:
     """Return the truth in the order of the labels' images and classes."""
     missing = [name for name in labels.classes if name not in truth.classes]

@@ -20,7 +20,16 @@ import torch
 from tertium.data import FeatureLoader, ImageLoader, Loader, Order
 from tertium.distributed import barrier, from_first, rank, world
 from tertium.errors import InputError, did_you_mean, some
-from tertium.inputs import ArrayPictures, Pictures, folder_pictures, list_images, load_features
+from tertium.inputs import (
+    ArrayPictures,
+    Pictures,
+    feature_names,
+    fingerprint,
+    folder_pictures,
+    list_images,
+    load_features,
+    spread,
+)
 from tertium.labels import Labels
 from tertium.metrics import Counts, Evaluation, KnownScores
 from tertium.model import Classifier, load_model, save_model
@@ -41,7 +50,7 @@ class Inputs:
 
     @classmethod
     def named(cls, images: Images | None, features: Features | None, names: list[str]) -> Inputs:
-        """Find the inputs of these images: by name in a folder, row by row in an array."""
+        """Find the inputs of these images: by name in a folder or in a file with names, else in order."""
         if (images is None) == (features is None):
             raise InputError("give either images or features")
         if images is not None:
@@ -50,7 +59,7 @@ class Inputs:
             _check_rows(len(images), len(names))
             return cls(ArrayPictures(images), None)
         if isinstance(features, str | Path):
-            return cls(None, load_features(features, len(names)))
+            return cls(None, load_features(features, names))
         array = np.asarray(features)
         _check_rows(len(array), len(names))
         return cls(None, array)
@@ -87,14 +96,11 @@ class Inputs:
 
     def fingerprint(self) -> str:
         """Return a checksum of up to a thousand inputs, evenly spread: enough to tell other data."""
-        rows = np.unique(np.linspace(0, max(len(self) - 1, 0), min(len(self), 1000)).astype(np.int64))
-        found = hashlib.sha256(f"{len(self)}".encode())
         if self.features is not None:
-            found.update(f"{self.features.dtype} {self.features.shape}".encode())
-            found.update(np.ascontiguousarray(self.features[rows]).data)
-        else:
-            assert self.pictures is not None
-            found.update("\n".join(self.pictures.fingerprint(row) for row in rows).encode())
+            return fingerprint(self.features)
+        assert self.pictures is not None
+        found = hashlib.sha256(f"{len(self)}".encode())
+        found.update("\n".join(self.pictures.fingerprint(row) for row in spread(len(self))).encode())
         return found.hexdigest()
 
     def loader(self, labels: Labels, size: int, order: Order, *, workers: int = 0) -> Loader:
@@ -287,5 +293,9 @@ def names_of(images: Images | None, features: Features | None) -> list[str]:
         return [str(row) for row in range(len(images))]
     if features is None:
         raise InputError("give either images or features")
-    array = load_features(features) if isinstance(features, str | Path) else np.asarray(features)
-    return [str(row) for row in range(len(array))]
+    if isinstance(features, str | Path):
+        names = feature_names(features)
+        if names is not None:
+            return names
+        features = load_features(features)
+    return [str(row) for row in range(len(features))]

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tertium.distributed import rank, world
 from tertium.errors import InputError
 from tertium.files import replacing, write_json
-from tertium.metrics import Evaluation
-from tertium.predict import meet
+
+if TYPE_CHECKING:
+    from tertium.metrics import Evaluation
 
 _GROUP = 2**23  # values in a row group of Parquet: small ones bloat the file's index, which stays in memory
 _SUFFIXES = (".csv", ".parquet")
@@ -63,7 +63,7 @@ def write_predictions(
     found = (pa.table(arrays, schema=schema) for arrays in tables)
     parts = [] if folder is None else [folder / f"{number}{path.suffix}" for number in range(world())]
     write: Any = _write_parquet if path.suffix == ".parquet" else _write_csv
-    if rank() == 0 or folder is None:
+    if folder is None or rank() == 0:
         with replacing(path) as temporary:
             write(temporary, schema, found, parts[1:])
     else:
@@ -145,6 +145,30 @@ def _row_groups(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
             held, count = [together[size:]], count - size
     if count:
         yield pa.concat_tables(held)
+
+
+def world() -> int:
+    """Return how many processes write together: asked only of those that share a folder.
+
+    An exported model is used without torch, and alone.
+    """
+    from tertium import distributed
+
+    return distributed.world()
+
+
+def rank() -> int:
+    """Return the number of this process among them."""
+    from tertium import distributed
+
+    return distributed.rank()
+
+
+def meet() -> None:
+    """Wait for the others."""
+    from tertium import predict
+
+    predict.meet()
 
 
 def _named(names: Sequence[str], blocks: Iterable[Any]) -> Iterator[tuple[Sequence[str], Any]]:

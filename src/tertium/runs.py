@@ -15,6 +15,7 @@ from typing import Any
 from tertium.errors import InputError
 from tertium.files import read_sealed, replacing, write_sealed
 
+ANSWERS = "review.sqlite"  # what people said of its questions: nothing that training could make again
 _VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
 
 
@@ -45,6 +46,10 @@ class RunFolder:
             raise InputError(f"{path}: the folder is not empty and holds no run; choose another --out")
         if not overwrite:
             raise InputError(f"{path}: already holds a run; choose another --out, or add --overwrite")
+        if (path / ANSWERS).exists():
+            raise InputError(
+                f"{path}: holds people's answers ({ANSWERS}); move them, or choose another --out"
+            )
 
     def write_config(self, settings: dict[str, Any], data: dict[str, Any]) -> None:
         """Write what decides the outcome: the resolved settings, the data, the versions."""

@@ -9,13 +9,14 @@ nothing make them harder to tell.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from PIL import Image, ImageDraw
 
 from tertium.errors import InputError
 from tertium.files import replacing
+from tertium.formats.coco import Boxes
 from tertium.labels import Labels
 from tertium.readers import SEPARATOR
 from tertium.tree import LabelTree
@@ -43,6 +45,7 @@ _TREE = LabelTree(
 # A class outside the tree is its own root.
 CLASSES: tuple[str, ...] = tuple(sorted({*_TREE.names, "tree", "red", "green", "blue", "yellow", "crowded"}))
 _NUMBER = {name: number for number, name in enumerate(CLASSES)}
+_SETTINGS = {"outdoor", "night"}  # above the sun and the moon in the tree, but no things that have a place
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +54,17 @@ class Scenes:
 
     images: npt.NDArray[np.uint8]  # [N, size, size, 3]
     labels: Labels
+    boxes: Boxes  # of objects: of what they are, by the tree, and of their colour
 
     def save(self, folder: str | Path) -> None:
-        """Write every image as PNG, and then ``labels.csv`` with the columns image,present."""
+        """Write every image as PNG, ``boxes.json`` in COCO's form, and ``labels.csv``: image,present."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         names = self.labels.images.to_pylist()
         for name, pixels in zip(names, self.images, strict=True):
             Image.fromarray(pixels).save(folder / name, compress_level=1)
+        with replacing(folder / "boxes.json") as temporary:
+            temporary.write_text(json.dumps(_instances(self.boxes)) + "\n", encoding="utf-8")
         lines = ["image,present"]  # last: with it, the folder is complete
         for name, row in zip(names, self.labels.dense() > 0, strict=True):
             lines.append(f"{name},{SEPARATOR.join(CLASSES[number] for number in np.flatnonzero(row))}")
@@ -88,12 +94,42 @@ def render(count: int, seed: int = 0, size: int = 64) -> Scenes:
         raise InputError(f"scenes need a count from 1 up and a size from 16 up, not {count} and {size}")
     images = np.empty((count, size, size, 3), dtype=np.uint8)
     truth = np.full((count, len(CLASSES)), -1, dtype=np.int8)
+    found: list[tuple[int, int, Box]] = []  # scene, class, where
     for number in range(count):
         scene = _Scene(random.Random(f"scene {number} of {seed}"), size)
         images[number] = scene.photograph()
         truth[number, [_NUMBER[name] for name in scene.present()]] = 1
-    ids = [f"scene-{number:06d}.png" for number in range(count)]
-    return Scenes(images, Labels.from_dense(truth, classes=CLASSES, images=ids))
+        found += [(number, _NUMBER[name], box) for names, box in scene.drawn for name in sorted(names)]
+    labels = Labels.from_dense(truth, classes=CLASSES, images=[f"scene-{n:06d}.png" for n in range(count)])
+    boxes = Boxes(
+        images=labels.images,
+        sizes=np.full((count, 2), size),
+        classes=CLASSES,
+        rows=np.array([row for row, _, _ in found], dtype=np.int64),
+        columns=np.array([column for _, column, _ in found], dtype=np.int64),
+        corners=np.array([box for _, _, box in found], dtype=np.float64).reshape(-1, 4) * size,
+        unsure=np.zeros(len(found), dtype=bool),
+    )
+    return Scenes(images, labels, boxes)
+
+
+def _instances(boxes: Boxes) -> dict[str, list[dict[str, Any]]]:
+    """Return boxes as COCO's instances files have them."""
+    corners = boxes.corners.round(3)
+    corners[:, 2:] -= corners[:, :2]
+    objects = zip(boxes.rows.tolist(), boxes.columns.tolist(), corners.round(3).tolist(), strict=True)
+    images = zip(boxes.images.to_pylist(), boxes.sizes.tolist(), strict=True)
+    return {
+        "images": [
+            {"id": number, "file_name": name, "width": wide, "height": high}
+            for number, (name, (wide, high)) in enumerate(images)
+        ],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(boxes.classes)],
+        "annotations": [
+            {"id": number, "image_id": row, "category_id": column, "bbox": box, "iscrowd": 0}
+            for number, (row, column, box) in enumerate(objects)
+        ],
+    }
 
 
 # ---- what things look like ---------------------------------------------------------------------------------
@@ -218,6 +254,7 @@ class _Scene:
         self.rng = rng
         self.side = 2 * size  # drawn twice as large and then reduced, for smooth edges
         self.names: set[str] = set()
+        self.drawn: list[tuple[set[str], Box]] = []  # which classes an object is of, and where it is
         self.boxes: list[Box] = []
         self.room: list[float] = []  # how much of each box may still be covered
         self.horizon = self.shore = 1.0  # where the sky ends, and where the ground begins
@@ -363,6 +400,7 @@ class _Scene:
         turn, flip = rng.uniform(-0.4, 0.4) if name in _SHAPES else 0.0, rng.choice((-1, 1))
         x, y, radius = self._pixels(x, y, radius)
         cos, sin = math.cos(turn) * radius, math.sin(turn) * radius
+        edges: list[tuple[float, float]] = []
         for outline, tone, numbers in _PARTS_OF[rng.choice(_LOOKS.get(name, (name,)))]:
             pairs = zip(numbers[::2], numbers[1::2], strict=True)
             points = [(x + flip * (u * cos - v * sin), y + u * sin + v * cos) for u, v in pairs]
@@ -370,7 +408,14 @@ class _Scene:
                 self.pen.polygon(points, tones[tone])
             else:
                 u, v, wide, high = *points[0], numbers[2] * radius, numbers[3] * radius
-                self.pen.ellipse((u - wide, v - high, u + wide, v + high), tones[tone])
+                points = [(u - wide, v - high), (u + wide, v + high)]
+                self.pen.ellipse(points, tones[tone])
+            edges += points if tone != "sky" else []  # the sky that bites into the moon is not the moon
+        across, down = (
+            [min(max(end / self.side, 0), 1) for end in ends] for ends in zip(*edges, strict=True)
+        )
+        classes = ({name, *_TREE.ancestors(name), paint} & _NUMBER.keys()) - _SETTINGS
+        self.drawn.append((classes, (min(across), min(down), max(across), max(down))))
 
     def _pixels(self, *shares: float) -> list[float]:
         return [share * self.side for share in shares]

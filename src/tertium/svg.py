@@ -6,7 +6,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from textwrap import fill
 from typing import Any
@@ -47,12 +47,28 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def panel(title: str, x: str, y: str) -> tuple[Figure, Axes]:
-    """Return a figure with one pair of axes, of a width that can be read on a phone."""
-    figure = Figure(figsize=(4.7, 3))
+def panel(title: str, x: str, y: str, height: float = 3.0) -> tuple[Figure, Axes]:
+    """Return a figure with one pair of axes, of a width that can be read on a phone.
+
+    Its margins are set here, in inches: to have them found takes longer than all the drawing.
+    """
+    width, left, right, top, bottom = 4.7, 0.85 if y else 0.15, 0.12, 0.3 if title else 0.12, 0.52
+    layout: Any = "none"  # which matplotlib takes, but its types do not know
+    figure = Figure(figsize=(width, height), layout=layout)
     axes = figure.subplots()
+    figure.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - top / height)
     axes.set(title=title, xlabel=x, ylabel=y)
     return figure, axes
+
+
+def make_room(figure: Figure, below: float) -> None:
+    """Make a figure higher by so many inches, all of them below its axes."""
+    height, margins = figure.get_figheight(), figure.subplotpars
+    total = height + below
+    figure.set_figheight(total)
+    figure.subplots_adjust(
+        bottom=(margins.bottom * height + below) / total, top=1 - (1 - margins.top) * height / total
+    )
 
 
 def add_legend(figure: Figure, axes: Axes) -> None:
@@ -60,9 +76,15 @@ def add_legend(figure: Figure, axes: Axes) -> None:
     handles, names = axes.get_legend_handles_labels()
     entries = {fill(name, 55): handle for name, handle in zip(names, handles, strict=True)}
     columns = 2 if max(map(len, entries)) <= 22 else 1
-    figure.legend(list(entries.values()), list(entries), loc="outside lower left", ncols=columns, fontsize=9)
     lines = sum(1 + name.count("\n") for name in entries)
-    figure.set_figheight(figure.get_figheight() + 0.2 * math.ceil(lines / columns))
+    make_room(figure, 0.06 + 0.2 * math.ceil(lines / columns))
+    figure.legend(list(entries.values()), list(entries), loc="lower left", ncols=columns, fontsize=9)
+
+
+def name_ticks(figure: Figure, axes: Axes, places: Sequence[int], names: Sequence[str]) -> None:
+    """Name places along the axis, upwards, and make the figure higher by as much as the names need."""
+    axes.set_xticks(places, names, size=8, rotation=90)
+    make_room(figure, 0.064 * max(map(len, names), default=0))
 
 
 def scale_to(axis: XAxis | YAxis, values: npt.NDArray[Any]) -> None:
@@ -83,10 +105,20 @@ def inline(figure: Figure, prefix: str) -> Markup:
     text = io.StringIO()
     figure.savefig(text, format="svg", dpi=150, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
+    return embedded(text.getvalue(), prefix)
+
+
+def embedded(svg: str, prefix: str) -> Markup:
+    """Return the text of an SVG file of ours to put into a page, in the page's font and colour.
+
+    >>> embedded('<?xml?><svg><metadata>when</metadata><g id="a" fill="#123456"/></svg>', "first")
+    Markup('<svg><g id="first-a" fill="currentColor"/></svg>')
+    """
+
     def mend(tag: re.Match[str]) -> str:
         mended = tag[0].replace(INK, "currentColor").replace("'DejaVu Sans'", "inherit")
         return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", mended)
 
     # matplotlib escapes text: every "<" opens a tag, and what a class is called is not touched.
-    svg = text.getvalue()
-    return Markup(re.sub(r"<[^>]+>", mend, svg[svg.index("<svg") :]))
+    bare = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return Markup(re.sub(r"<[^>]+>", mend, bare))

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,15 +23,16 @@ from tertium.annotation import Annotation
 from tertium.checkpoints import Checkpoint, Checkpoints
 from tertium.config import Plan, Settings, settings_from
 from tertium.data import Loader, Order
+from tertium.describe import setting_of
 from tertium.distributed import barrier, gather_rows, own_rows, rank, world
 from tertium.errors import InputError
-from tertium.features import extract
-from tertium.fit import Fitted, Keeper, Offers, Record, Validate, fit, make_fabric
+from tertium.features import Extractor
+from tertium.fit import Fitted, Judge, Keeper, Offers, Record, Validate, fit, make_fabric
 from tertium.frequencies import Frequencies, estimate, propensities
-from tertium.inputs import check_pictures, load_features
+from tertium.inputs import check_pictures, feature_names, load_features
 from tertium.keeping import CheckpointKeeper, Stops
 from tertium.labels import Labels
-from tertium.memory import Memorisation
+from tertium.memory import Memorisation, true_counts
 from tertium.methods import Method
 from tertium.methods.auto import EPOCHS, WEIGHT, Auto
 from tertium.methods.baselines import Ignore, Negative
@@ -43,8 +44,10 @@ from tertium.readers import read_labels
 from tertium.runs import RunFolder
 from tertium.splits import divide
 from tertium.state import SampleState
+from tertium.validation import Scored
 
 TRAIN, VALIDATION = "train", "val"
+Watch = Callable[[Classifier], dict[str, Any]]  # of a model after an epoch
 _FOLDS = 3  # of temporary heads that score images they have not seen
 _LOST = ("onnection", "gloo", "NCCL", "timed out", "Timeout", "barrier")  # in errors of a broken group
 
@@ -81,6 +84,7 @@ def train(
     about: Mapping[str, Any] | None = None,
     truth: Labels | str | Path | None = None,
     overwrite: bool = False,
+    watch: Watch | None = None,
     progress: Progress | None = None,
     **overrides: Any,
 ) -> Outcome:
@@ -91,6 +95,7 @@ def train(
     method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written,
     whose config also keeps what ``about`` says of the data. Where the hidden labels are known, ``truth`` lets
     the record show what is memorised and how right a method's corrections are; training does not see it.
+    ``watch`` gets the model after each epoch; what it returns is ``watched`` in the epoch's record, no more.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.normal(size=(200, 8))
@@ -107,10 +112,10 @@ def train(
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
     with _session(settings, chosen, training, validation, progress) as session:
-        session.truth = _truth(truth)
+        session.truth, session.watch = _truth(truth), watch
         if out is not None:
             places = _places(labels=labels, images=images, features=features, truth=truth)
-            data = {**places, **(about or {}), **_describe(training, validation)}
+            data = {**places, **(about or {}), **_describe(training, validation, session.truth)}
             session.create_folder(Path(out), data, overwrite=overwrite)
         return session.run()
 
@@ -262,9 +267,9 @@ def _divide(
 
 
 def _rows(images: Images | None, features: Features | None) -> int | None:
-    """Return how many rows an array of inputs has; a folder has names instead."""
+    """Return how many rows an array of inputs has; a folder has names instead, and so may a file."""
     if isinstance(features, str | Path):
-        return len(load_features(features))
+        return None if feature_names(features) is not None else len(load_features(features))
     array = features if features is not None else images
     return None if isinstance(array, str | Path | None) else len(array)
 
@@ -273,16 +278,19 @@ def _places(**given: Any) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if isinstance(value, str | Path)}
 
 
-def _describe(training: Part, validation: Part) -> dict[str, Any]:
-    present, absent = training.labels.class_counts
+def _describe(training: Part, validation: Part, truth: Labels | None) -> dict[str, Any]:
+    counts = dict(zip(("present", "absent"), training.labels.class_counts, strict=True))
+    if truth is not None:
+        counts["true"] = true_counts(training.labels, truth)
     return {
+        "setting": setting_of(training.labels)._asdict(),
         "training_images": len(training.labels),
         "validation_images": len(validation.labels),
         "validation": validation.labels.images.to_pylist(),
         **_fingerprints(training, validation),
         "classes": {
-            name: {"present": int(plus), "absent": int(minus)}
-            for name, plus, minus in zip(training.labels.classes, present, absent, strict=True)
+            name: {kind: int(column[number]) for kind, column in counts.items()}
+            for number, name in enumerate(training.labels.classes)
         },
     }
 
@@ -314,6 +322,7 @@ class _Session:
         self.start: Checkpoint | None = None  # where to go on
         self.done: dict[str, Fitted] = {}  # phases that are over
         self.truth: Labels | None = None  # for the record only
+        self.watch: Watch | None = None  # likewise
         self.memorised: dict[str, Any] = {}  # what was, by phase
         self.stops = Stops()
         self.head_parts: tuple[Part, ...] = ()
@@ -412,18 +421,21 @@ class _Session:
             found[fold == number] = self._scores(fitted.model, unseen)
         return found
 
-    def _featured(self, part: Part) -> Part:
-        """Return the part with features, extracted where it has images."""
-        if part.inputs.pictures is None:
-            return part
-        mine = extract(
+    @cached_property
+    def _extractor(self) -> Extractor:
+        return Extractor(
             self.backbone,
-            part.inputs.pictures.select(own_rows(len(part.inputs))),
             self.settings.image_size,
             device=self.fabric.device,
             workers=self.workers,
             progress=self.progress,
         )
+
+    def _featured(self, part: Part) -> Part:
+        """Return the part with features, extracted where it has images."""
+        if part.inputs.pictures is None:
+            return part
+        mine = self._extractor(part.inputs.pictures.select(own_rows(len(part.inputs))))
         return Part(part.labels, Inputs(None, gather_rows(mine, len(part.inputs))))
 
     def run(self) -> Outcome:
@@ -438,8 +450,9 @@ class _Session:
         # A copy is trained: the frozen backbone is still what belongs to the head.
         self.model = head.model.on_images(copy.deepcopy(self.backbone), self.settings.boost)
         whole = self._phase("whole", self.training, self.validation)
-        if head.score is not None and whole.score is not None and head.score > whole.score:
-            self._say("the head alone scored higher than after training everything: it is kept")
+        before, after = head.decisive, whole.decisive
+        if before is not None and after is not None and before > after:
+            self._say("the head alone did better than after training everything: it is kept")
             return self._finish("head", head, self.head_parts[1])
         return self._finish("whole", whole, self.validation)
 
@@ -463,6 +476,7 @@ class _Session:
                 record=lambda figures: self._record({"phase": phase} | figures),
                 memory=memory,
                 keeper=self._keeper(phase),
+                watch=self.watch,
             )
         if memory is not None:
             self.memorised[phase] = memory.summary()
@@ -477,7 +491,8 @@ class _Session:
         about = start.figures["done"][phase]
         if about["memorised"]:
             self.memorised[phase] = about["memorised"]
-        return Fitted(self.model.to(self.fabric.device).eval(), about["records"], about["best_epoch"])
+        model = self.model.to(self.fabric.device).eval()
+        return Fitted(model, about["records"], about["best_epoch"], about["kept"])
 
     def _keeper(self, phase: str) -> Keeper:
         if self.folder is None:
@@ -486,6 +501,7 @@ class _Session:
             name: {
                 "records": fitted.records,
                 "best_epoch": fitted.best_epoch,
+                "kept": fitted.kept,
                 "memorised": self.memorised.get(name),
             }
             for name, fitted in self.done.items()
@@ -511,8 +527,14 @@ class _Session:
         training: Part,
         validation: Part,
         epochs: int | None = None,
+        watch: Watch | None = None,
         **offers: Any,
     ) -> Fitted:
+        validate = self._validate(validation)
+
+        def judged(model: Classifier, judge: Judge) -> Record:
+            return validate(model, judge) | ({} if watch is None else {"watched": watch(model)})
+
         plan: Plan = getattr(self.settings, phase)
         if epochs is not None:
             plan = dataclasses.replace(plan, epochs=epochs)
@@ -525,7 +547,7 @@ class _Session:
             plan,
             labels=training.labels,
             fabric=self.fabric,
-            validate=self._validate(validation),
+            validate=judged,
             seed=self.settings.seed,
             progress=self.progress,
             **offers,
@@ -542,18 +564,20 @@ class _Session:
     def _validate(self, part: Part) -> Validate:
         """Return how to judge a model without clean labels.
 
-        The score is the mean AP over known labels. In a class that is known absent nowhere, known positives
-        are ranked against all images where it is not known to be present (docs/training.md has what each
-        way of choosing gave).
+        A method may have its own way. Else the score decides: the mean AP over known labels. In a class that
+        is known absent nowhere, known positives are ranked against all images where it is not known to be
+        present (docs/training.md has what each way of choosing gave).
         """
         if not len(part.labels):
-            return lambda _: {"score": None}
+            return lambda *_: {"score": None}
         judged, blind = _assume_where_blind(part.labels)
 
-        def validate(model: Classifier) -> dict[str, float | None]:
-            ap = average_precision(self._scores(model, part), judged)
+        def validate(model: Classifier, judge: Judge) -> Record:
+            scores = self._scores(model, part)
+            ap = average_precision(scores, judged)
             known = ap[~blind]
-            return {
+            own = judge(scores, part.labels)
+            return ({} if own is None else {"judged": own}) | {
                 "score": _mean(ap),
                 "known_map": _mean(known),
                 "known_scored": int(np.isfinite(known).sum()),
@@ -567,10 +591,11 @@ class _Session:
         if len(validation.labels):
             probabilities = self._scores(model, validation)
             thresholds = best_thresholds(probabilities, _assume_where_blind(validation.labels)[0])
+            if self.folder is not None and rank() == 0:
+                Scored.collect([probabilities], validation.labels, thresholds).save(self.folder.path)
         if self.on_images and model.backbone is None:
             model = model.on_images(self.backbone).to(self.fabric.device).eval()
         trained = Trained(model, thresholds, self.settings.image_size, self.workers)
-        best = fitted.records[fitted.best_epoch - 1]
         summary = {
             "method": self.method.name,
             "parameters": methods.parameters_of(self.method),
@@ -581,9 +606,9 @@ class _Session:
             "phase": phase,
             "epochs": len(fitted.records),
             "best_epoch": fitted.best_epoch,
-            "validation_score": best["score"],
-            "validation_known_map": best.get("known_map"),
-            "validation_known_scored": best.get("known_scored"),
+            "validation_score": fitted.kept["score"],
+            "validation_known_map": fitted.kept.get("known_map"),
+            "validation_known_scored": fitted.kept.get("known_scored"),
             "seconds": round(time.perf_counter() - self.started, 2),
             "memorised": self.memorised,
         }

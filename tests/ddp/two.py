@@ -73,7 +73,7 @@ def train_one(name, parameters, fabric):
         PLAN,
         labels=labels,
         fabric=fabric,
-        validate=lambda _: {"score": None},
+        validate=lambda *_: {"score": None},
         seed=SEED,
         state=state,
         offers=Offers(lambda: features, lambda _: guesses, lambda *_: guesses),

@@ -12,7 +12,12 @@ from rich.console import Console
 from tertium.cli import completing, label_files, models, showing
 from tertium.cli.compare import compare
 from tertium.cli.convert import convert
+from tertium.cli.explaining import explain
+from tertium.cli.exporting import export
+from tertium.cli.features import features
 from tertium.cli.prior import prior
+from tertium.cli.reviewing import review
+from tertium.cli.serving import serve
 from tertium.errors import InputError
 
 app = typer.Typer(
@@ -74,8 +79,19 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         prior,
         completing.complete,
         completing.suggest,
+        review,
     ),
-    "Models": (models.train, models.evaluate, models.predict, models.methods, compare),
+    "Models": (
+        features,
+        models.train,
+        models.evaluate,
+        models.predict,
+        models.methods,
+        compare,
+        explain,
+        export,
+        serve,
+    ),
     "Pages and examples": (showing.report, showing.demo, showing.scenes),
 }
 for panel, commands in _COMMANDS.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, say, watching
+from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, command_line, say, watching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +25,23 @@ def compare(
         Path | None, typer.Option(help="Features of the test images, if --features has only the others.")
     ] = None,
     schemes: Annotated[str, typer.Option(help="How labels are hidden, separated by commas.")] = _SCHEMES,
-    methods: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
+    partial: Annotated[
+        list[Path] | None, typer.Option(help="Partial labels of the training images: one more column.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Names separated by commas, or all; ll_r:delta=0.1/0.2 is a row for each.")
+    ] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, each with other labels hidden.")] = 5,
+    images: Annotated[int | None, typer.Option(min=2, help="Train on so many images only.")] = None,
+    search: Annotated[
+        int, typer.Option(min=1, help="Settings that each row tries, the given ones included.")
+    ] = 1,
+    clean_validation: Annotated[
+        bool, typer.Option("--clean-validation", help="Choose on full validation labels too: a second table.")
+    ] = False,
+    every_epoch: Annotated[
+        bool, typer.Option("--every-epoch", help="Also keep the test mAP after each epoch.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells at once (default: one a core).")] = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     settings: Annotated[
@@ -38,49 +53,53 @@ def compare(
 ) -> None:
     """Train every method under every scheme, on the same hidden labels, and tabulate test mAP.
 
-    **Example**
+    **Examples**
 
       tertium compare --labels labels.csv --unlisted absent --features x.npy --methods auto,ignore,negative
       --schemes random:0.1,single_positive --seeds 3 --out results/
 
-    The labels need the splits train and test, and should be full. Nothing is chosen on test labels: epochs
-    are chosen on the known labels of a validation part. Finished cells are skipped, so a comparison that was
-    stopped goes on. Writes results.csv, table.md and table.svg.
+      tertium compare --labels labels.csv --unlisted absent --features x.npy --out results/
+      --methods negative,ll_r:delta=0.1/0.2/0.4,selective:k=3,top=0.1 --search 10
+
+    The labels need the splits train and test, and should be full. Nothing is chosen on test labels: epochs,
+    and with --search hyper-parameters, are chosen on the known labels of a validation part. Finished cells
+    are skipped, so a comparison that was stopped goes on. Writes table.md, table.svg, results.csv and more.
     """
     from tertium.cli.models import settings_of
-    from tertium.comparing import Work, check_methods, markdown, summarise
+    from tertium.comparing import Work, columns_from, rows_from, summarise, write_results
     from tertium.comparing import compare as run_comparison
-    from tertium.files import replacing
-    from tertium.predictions import write_columns
+    from tertium.report import write_comparison
 
-    names, chosen = check_methods(methods.split(",")), schemes.split(",")
+    rows, columns = rows_from(methods), columns_from(schemes, partial or [])
     given = settings_of(None, settings)
-    work = Work(
-        str(labels),
-        str(features),
-        unlisted.value,
-        given,
-        None if test_features is None else str(test_features),
-    )
+    tests = None if test_features is None else str(test_features)
+    work = Work(str(labels), str(features), unlisted.value, tests, images)
     out.mkdir(parents=True, exist_ok=True)
     with watching() as progress:
-        cells = run_comparison(
-            work, out, schemes=chosen, names=names, seeds=seeds, jobs=jobs, progress=progress
+        found = run_comparison(
+            work,
+            out,
+            rows=rows,
+            columns=columns,
+            settings=given,
+            seeds=seeds,
+            search=search,
+            clean=clean_validation,
+            every_epoch=every_epoch,
+            jobs=jobs,
+            progress=progress,
         )
-    keys = ("method", "scheme", "seed", "score", "validation", "best_epoch", "seconds", "reason")
-    write_columns(out / "results.csv", {key: [cell.get(key) for cell in cells] for key in keys})
-    table = summarise(cells)
-    text = markdown(table, chosen)
-    with replacing(out / "table.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    _draw(out / "table.svg", table, chosen)
+    names = [column.name for column in columns]
+    text = write_results(out, found, names)
+    _draw(out / "table.svg", summarise(found.cells), names)
     say(text)
     say(
         f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not told apart from the best."
         if seeds > 1
         else "Test mAP of one seed; bold: the highest. More seeds give intervals."
     )
-    say(f"Results: {out / 'results.csv'}, table: {out / 'table.md'}, figure: {out / 'table.svg'}")
+    say(f"Results: {out / 'results.csv'}, tables: {out / 'table.md'}, figure: {out / 'table.svg'}")
+    say(f"Report: {write_comparison(out, summarise(found.cells), names, given, command_line())}")
 
 
 def _draw(path: Path, table: Mapping[str, Mapping[str, Entry]], schemes: Sequence[str]) -> None:
@@ -94,7 +113,9 @@ def _draw(path: Path, table: Mapping[str, Mapping[str, Entry]], schemes: Sequenc
         most = max(sum(scheme in row for row in table.values()) for scheme in schemes)
         columns = min(3, len(schemes))
         rows = -(-len(schemes) // columns)
-        figure = Figure(figsize=(4.2 * columns, rows * (0.9 + 0.2 * most)))
+        # Long names of variants and files must not squeeze the panels: inches for a letter, roughly.
+        width = 0.085 * max(map(len, table)) + max(2.6, 0.11 * max(map(len, schemes)))
+        figure = Figure(figsize=(max(4.2, width) * columns, rows * (0.9 + 0.2 * most)))
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes in panels[len(schemes) :]:
             axes.set_axis_off()

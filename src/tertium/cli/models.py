@@ -27,6 +27,7 @@ from tertium.cli.shared import (
     SplitName,
     Unlisted,
     UnlistedChoice,
+    command_line,
     console,
     read,
     say,
@@ -59,7 +60,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder to write the run to.")] = None,
     images: ImagesFolder = None,
     features: FeaturesFile = None,
-    method: Annotated[str | None, typer.Option(help="See `tertium methods` (default: negative).")] = None,
+    method: Annotated[str | None, typer.Option(help="See `tertium methods` (default: auto).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML, or config.json of an earlier run.")] = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     classes: ClassesFile = None,
@@ -121,6 +122,18 @@ def train(
         raise typer.Exit(128 + stop.number) from None
     if rank() == 0:
         show_summary(console(), outcome.summary, place)
+        _write_page(place)
+
+
+def _write_page(run: Path) -> None:
+    """Write the report of a run into its folder."""
+    from tertium.report import write_report
+    from tertium.runs import RunFolder
+
+    page = write_report(
+        run / "report.html", [RunFolder.open(run)], title=f"Run {run.name}", command=command_line()
+    )
+    say(f"Report: {page}")
 
 
 def settings_of(config: Path | None, words: list[str] | None, **options: Any) -> dict[str, Any]:
@@ -260,7 +273,10 @@ def _show_evaluation(found: Evaluation, title: str) -> None:
 
 
 def predict(
-    run: RunArgument,
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Folder that `tertium train` wrote, or an exported .onnx file."),
+    ],
     out: Annotated[Path, typer.Option(help="Where the probabilities go: .csv or .parquet.")],
     images: ImagesFolder = None,
     features: FeaturesFile = None,
@@ -282,8 +298,14 @@ def predict(
 
       tertium predict runs/first --features x.npy --out predictions.parquet --top 5
 
+      tertium predict model.onnx --images new/ --out predictions.csv
+
       torchrun --nproc-per-node 4 -m tertium predict runs/first --images new/ --out predictions.csv
     """
+    if run.suffix == ".onnx":
+        from tertium.cli.exporting import predict_exported
+
+        return predict_exported(run, out, images, features, labels, split, top, devices)
     if _started(devices):
         return
     from tertium.distributed import rank

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +59,11 @@ def watching() -> Iterator[Bar | Lines]:
 def say(text: str) -> None:
     """Print a line in which names from a user's files are text, never markup."""
     console().print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def command_line() -> str:
+    """Return the command that runs, as it would be typed."""
+    return shlex.join(["tertium", *sys.argv[1:]])
 
 
 def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:

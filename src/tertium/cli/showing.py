@@ -7,26 +7,58 @@ from typing import Annotated
 
 import typer
 
-from tertium.cli.shared import console, say, watching
+from tertium.cli.shared import (
+    FeaturesFile,
+    ImagesFolder,
+    Unlisted,
+    UnlistedChoice,
+    command_line,
+    console,
+    read,
+    say,
+    watching,
+)
 from tertium.errors import InputError
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders to lay side by side.")],
-    out: Annotated[Path, typer.Option(help="The HTML file; a .csv goes beside it.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="The HTML file; CSV files go beside it.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Tertium report",
+    labels: Annotated[
+        Path | None, typer.Option(help="Labelled images to look at: CSV, TSV, Parquet or Arrow.")
+    ] = None,
+    images: ImagesFolder = None,
+    features: FeaturesFile = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Judge the runs on the images of this split.")
+    ] = None,
+    unlisted: UnlistedChoice = Unlisted.unknown,
 ) -> None:
-    """Write one HTML page about runs: table, curves, classes.
+    """Write one HTML page about runs: the data, how training went, how good they are.
 
-    **Example**
+    **Examples**
 
       tertium report runs/first runs/second --out report.html
+
+      tertium report runs/first --labels labels.csv --images photos/
+
+      tertium report runs/first --labels labels.csv --unlisted absent --features x.npy --split test
+
+    With --labels and their images or features, the page also shows which labels are probably missing; with
+    --split its figures are those of that split, else of `tertium evaluate` or of the validation images.
     """
-    from tertium.report import write_report
+    from tertium.report import Given, write_report
     from tertium.runs import RunFolder
 
-    command = "tertium report " + " ".join(str(run) for run in runs)
-    write_report(out, [RunFolder.open(run) for run in runs], title=title, command=command)
+    if labels is None and (images, features, split) != (None, None, None):
+        raise InputError("--images, --features and --split belong to a label file; give it as --labels")
+    folders = [RunFolder.open(run) for run in runs]
+    given = None
+    if labels is not None:
+        given = Given(read(labels, unlisted, None), str(labels), images, features, split)
+    with watching() as progress:
+        write_report(out, folders, title=title, command=command_line(), given=given, progress=progress)
     say(f"Report: {out}")
 
 

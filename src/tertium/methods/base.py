@@ -15,6 +15,8 @@ from tertium.state import SampleState
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from tertium.model import Classifier
+
 
 class Run(Protocol):
     """All that a method may touch while it trains."""
@@ -101,6 +103,16 @@ class Method:
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Write back what the step taught; runs without gradient."""
+
+    def judge(self, scores: npt.NDArray[np.float32], labels: Labels, run: Run) -> float | None:
+        """Return how well probabilities [N, C] of held-out images explain their labels, more being better.
+
+        It decides which epoch is kept. None leaves that to the mean AP on known labels.
+        """
+        return None
+
+    def finish(self, model: Classifier, run: Run) -> None:
+        """Change the model of the best epoch, once; what `judge` finds worse for it is undone."""
 
 
 Parameters = dict[str, Any]

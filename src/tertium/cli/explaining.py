@@ -1,0 +1,147 @@
+"""The command that shows where a model sees a class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tertium.cli.shared import ImagesFolder, RunArgument, console, say, watching
+from tertium.errors import InputError
+
+if TYPE_CHECKING:
+    from tertium.formats.coco import Boxes
+    from tertium.predict import Trained
+    from tertium.progress import Progress
+
+_TOP = 5
+_LINES, _SHOWN = 100, 20  # lines and classes in a table; the files have all of them
+
+
+def explain(
+    run: RunArgument,
+    files: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="Image files.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Show these classes, separated by commas.")] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help=f"Show the most probable N of each image (default: {_TOP}).")
+    ] = None,
+    pointing: Annotated[
+        Path | None, typer.Option(metavar="BOXES", help="COCO's instances.json, or a year's folder of VOC.")
+    ] = None,
+    images: ImagesFolder = None,
+    tolerance: Annotated[
+        float | None, typer.Option(min=0, help="Pointing: how far from a box is a hit, pixels (default: 15).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to (default: RUN/explained).")] = None,
+) -> None:
+    """Show which places of an image speak for a class; or test, by boxes, whether they are the right ones.
+
+    **Examples**
+
+      tertium explain runs/first photos/cat.jpg photos/street.jpg
+
+      tertium explain runs/first photos/street.jpg --classes car,person --out maps/
+
+      tertium explain runs/first --pointing instances_val2014.json --images val2014/
+
+    An image gets a picture: itself, and under the map of each class; the circle is the highest place. The
+    numbers go to explained.csv. With --pointing, a class that has boxes in an image counts as hit if the
+    highest place of its map lies in one of them; the figures go to pointing.json and, for each class,
+    pointing.csv. See docs/explain.md.
+    """
+    place = out or run / "explained"
+    if pointing is None:
+        if not files:
+            raise InputError("name an image to explain, or boxes with --pointing; see tertium explain --help")
+        if images is not None or tolerance is not None:
+            option = "--images" if images is not None else "--tolerance"
+            raise InputError(f"{option} belongs to --pointing; to explain images, name their files")
+        _explain(run, files, classes, top, place)
+        return
+    if files or classes is not None or top is not None:
+        raise InputError("--pointing takes all classes with boxes, and the images of --images")
+    if images is None:
+        raise InputError("--pointing needs the folder of the images: --images")
+    _point(run, pointing, images, tolerance, place)
+
+
+def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | None, out: Path) -> None:
+    from tertium.explaining import explain_files
+    from tertium.terminal import table
+
+    if classes is not None and top is not None:
+        raise InputError("--classes and --top exclude each other")
+    trained = _load(run)
+    chosen = None
+    if classes is not None:
+        whole = classes in trained.classes  # a name may have a comma in it
+        chosen = [classes] if whole else [name.strip() for name in classes.split(",") if name.strip()]
+        if not chosen:
+            raise InputError("--classes names no class")
+    with watching() as progress:
+        rows = explain_files(trained, files, out, classes=chosen, top=top or _TOP, progress=progress)
+    cells = [
+        [row.image, row.label, f"{row.probability:.3f}", f"{row.x:.0f}, {row.y:.0f}"] for row in rows[:_LINES]
+    ]
+    title = f"the first {_LINES} of {len(rows):,} lines" if len(rows) > _LINES else None
+    console().print(table(["image", "class", "probability", "highest at x, y"], cells, title=title))
+    say(f"Pictures of {len(files):,} images and explained.csv → {out}")
+
+
+def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: Path) -> None:
+    from tertium.explaining import make_folder
+    from tertium.pointing import TOLERANCE, pointing_game
+    from tertium.terminal import percent, table
+
+    trained = _load(run)
+    make_folder(out)  # before the long work: a wrong place is said at once
+    with watching() as progress:
+        found = pointing_game(
+            trained,
+            _read_boxes(source, progress),
+            images,
+            tolerance=TOLERANCE if tolerance is None else tolerance,
+            progress=progress,
+        )
+    found.write(out / "pointing.json")
+    order = found.accuracy.argsort(kind="stable")[:_SHOWN]
+    cells = [
+        [
+            found.classes[place],
+            f"{found.counts[place]:,}",
+            f"{found.hits[place]:,}",
+            percent(found.accuracy[place]),
+        ]
+        for place in order
+    ]
+    fewer = len(order) < len(found.classes)
+    title = f"the {_SHOWN} worst of {len(found.classes):,} classes" if fewer else None
+    console().print(table(["class", "images", "hits", "accuracy"], cells, title=title))
+    say(
+        f"Pointing accuracy: {percent(found.mean)} (mean of {len(found.classes):,} classes in "
+        f"{found.images:,} images; at most {found.tolerance:g} pixels beside a box)\n"
+        f"The middle of the image: {percent(found.centre_mean)}"
+    )
+    for note in found.notes:
+        say(f"Note: {note}.")
+    say(f"Figures: {out / 'pointing.json'}, per class: {out / 'pointing.csv'}")
+
+
+def _read_boxes(source: Path, progress: Progress) -> Boxes:
+    from tertium.formats import coco, voc
+
+    return (
+        voc.read_boxes(source, progress=progress)
+        if source.is_dir()
+        else coco.read_boxes(source, progress=progress)
+    )
+
+
+def _load(run: Path) -> Trained:
+    import torch
+
+    from tertium.predict import Trained
+
+    return Trained.load(run, device="cuda" if torch.cuda.is_available() else "cpu")

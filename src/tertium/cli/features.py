@@ -1,0 +1,69 @@
+"""`tertium features`: images once through a frozen network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tertium.cli.shared import say, watching
+from tertium.errors import some
+
+
+def features(
+    images: Annotated[Path, typer.Option("--images", help="Folder with the images.")],
+    out: Annotated[Path, typer.Option(help="Where the features go: .npy, float16 [images, width].")],
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="Take only the images of this label file, in its order.")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="A network of timm (default: the installed one).")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Its weights: .safetensors, .pth or .pt; or random.")
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side to which images are squashed.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Threads beside the first (default: one for each spare core).")
+    ] = None,
+) -> None:
+    """Compute what a frozen network sees in images, once: training on features takes seconds.
+
+    **Example**
+
+      tertium features --images photos/ --out photos.npy
+
+      tertium train --labels labels.csv --features photos.npy --out runs/first
+
+    A file beside it, photos.npy.json, names the image of each row: train, evaluate and predict find rows by
+    name. Images that cannot be read are left out and listed in photos.npy.broken.txt. Interrupted, the same
+    command goes on where it was; later, it computes only what is new or has changed (docs/features.md).
+    """
+    import torch
+
+    from tertium.config import settings_from
+    from tertium.features import Extractor
+    from tertium.fit import make_fabric
+    from tertium.inputs import folder_pictures
+    from tertium.model import pretrained
+    from tertium.predict import names_of
+    from tertium.readers import read_labels
+
+    given = {"backbone": backbone, "weights": weights, "image_size": image_size, "workers": workers}
+    settings = settings_from({key: value for key, value in given.items() if value is not None})
+    names = names_of(images, None) if labels is None else read_labels(labels).images.to_pylist()
+    pictures = folder_pictures(images, names)
+    torch.manual_seed(settings.seed)  # random weights are the same again when it goes on
+    with watching() as progress:
+        extractor = Extractor(
+            pretrained(settings.backbone, settings.weights),
+            settings.image_size,
+            device=make_fabric(settings).device,
+            workers=settings.workers,
+            progress=progress,
+        )
+        broken = extractor.save(pictures, out)
+    say(f"Features of {len(names) - len(broken):,} images → {out}")
+    if broken:
+        say(f"Left out: {len(broken):,} of {len(names):,}, listed in {out}.broken.txt; {some(broken)}")

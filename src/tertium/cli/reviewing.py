@@ -1,0 +1,163 @@
+"""The command that opens a page for answers."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tertium.cli.shared import (
+    FeaturesFile,
+    ImagesFolder,
+    LabelsFile,
+    RunArgument,
+    SplitName,
+    Unlisted,
+    UnlistedChoice,
+    read,
+    say,
+    watching,
+)
+from tertium.errors import InputError
+from tertium.runs import ANSWERS
+
+if TYPE_CHECKING:
+    from tertium.labels import Labels
+    from tertium.predict import Trained
+
+
+def review(
+    run: RunArgument,
+    labels: LabelsFile,
+    images: ImagesFolder = None,
+    features: FeaturesFile = None,
+    split: SplitName = None,
+    unlisted: UnlistedChoice = Unlisted.unknown,
+    budget: Annotated[int, typer.Option(min=1, help="How many questions.")] = 500,
+    per_image: Annotated[int, typer.Option(min=1, help="At most so many about one image.")] = 5,
+    answers: Annotated[
+        Path | None, typer.Option(help=f"Where the answers are kept; RUN/{ANSWERS} by default.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Who answers; the page can change it.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Where to listen. Other than this machine alone, a token is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
+    export: Annotated[
+        Path | None, typer.Option(help="Ask nothing: write the answers as a label file instead.")
+    ] = None,
+) -> None:
+    """Open a page on which people say whether labels are present, the most telling ones first.
+
+    **Examples**
+
+      tertium review runs/first --labels labels.csv --images photos/
+
+      tertium review runs/first --labels labels.csv --export answers.csv
+
+      tertium merge labels.csv answers.csv --out more.parquet
+
+    The questions are those of `tertium suggest`. Every answer is on disk before the next question shows;
+    started again, the page goes on where it was. With --features the images are only looked at, not fed to
+    the model. Labels on which people differ are left out of --export, and listed beside it.
+    """
+    from tertium.runs import RunFolder
+
+    folder = RunFolder.open(run)
+    kept = answers or folder.path / ANSWERS
+    found = read(labels, unlisted, None)
+    if export is not None:
+        _export(kept, found, export)
+        return
+    if images is None and features is None:
+        raise InputError("give the images that people look at: --images FOLDER")
+    part = found if split is None else found.part(split)
+    _review(
+        folder.path,
+        part,
+        images,
+        features,
+        budget,
+        per_image,
+        kept,
+        _user() if name is None else name,
+        host,
+        port,
+    )
+
+
+def _export(kept: Path, labels: Labels, out: Path) -> None:
+    from tertium.reviewing.answers import Answers
+    from tertium.reviewing.results import export
+
+    done = export(Answers.existing(kept), labels, out)
+    say(f"{done.labels!r} → {out}")
+    among = sum(each.among_people for each in done.contradictions)
+    against = sum(each.given != 0 for each in done.contradictions)
+    say(
+        f"Contradictions: {among:,} between people (left out), {against:,} with the label file → {done.table}"
+    )
+
+
+def _review(
+    run: Path,
+    labels: Labels,
+    images: Path | None,
+    features: Path | None,
+    budget: int,
+    per_image: int,
+    kept: Path,
+    who: str,
+    host: str,
+    port: int,
+) -> None:
+    try:
+        from tertium.reviewing.access import Access
+        from tertium.reviewing.app import check_name, listen, make_app, serve
+    except ModuleNotFoundError as error:
+        raise InputError(f"the page needs {error.name}: pip install 'tertium[web]'") from None
+    from tertium.inputs import folder_pictures
+    from tertium.reviewing.answers import Answers
+    from tertium.reviewing.desk import Desk, find_round
+    from tertium.reviewing.views import Views
+
+    pictures = None if images is None else folder_pictures(images, labels.images.to_pylist())
+    who, access = check_name(who), Access.at(host)
+    with listen(host, port) as at, watching() as progress:
+        log = Answers(kept)
+        fed = None if features is not None else images
+        found = find_round(
+            log, run, labels, fed, features, budget=budget, per_image=per_image, progress=progress
+        )
+        views = Views(pictures, None if features is not None else lambda: _load(run))
+        app = make_app(Desk(log, labels, found), views, access, run=run.name, who=who)
+        shown = len({question.image for question in found.questions})
+        say(f"{len(found.questions):,} questions about {shown:,} images; answers are kept in {kept}")
+        for note in found.notes:
+            say(f"Note: {note}.")
+        say(f"Open {_address(host, at.getsockname()[1], access.token)} — stop with Ctrl+C")
+        serve(app, at)
+        log.close()
+
+
+def _load(run: Path) -> Trained:
+    from tertium.predict import Trained
+
+    return Trained.load(run)
+
+
+def _address(host: str, port: int, token: str | None) -> str:
+    import socket
+
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    place = f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+    return place if token is None else f"{place}?token={token}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such account, as in some containers
+        return "someone"

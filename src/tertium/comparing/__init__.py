@@ -1,0 +1,27 @@
+"""A fair comparison: every method under every scheme, on the same images and the same hidden labels.
+
+`rows` reads what is compared, `search` draws hyper-parameters, `cells` trains one cell of the table,
+`running` decides which cells there are, and `table` writes what they gave.
+"""
+
+from tertium.comparing.cells import Cell, Work
+from tertium.comparing.rows import Column, Row, columns_from, rows_from
+from tertium.comparing.running import Comparison, compare
+from tertium.comparing.table import CEILING, Entry, half_interval, markdown, summarise, write_results
+
+__all__ = [
+    "CEILING",
+    "Cell",
+    "Column",
+    "Comparison",
+    "Entry",
+    "Row",
+    "Work",
+    "columns_from",
+    "compare",
+    "half_interval",
+    "markdown",
+    "rows_from",
+    "summarise",
+    "write_results",
+]

@@ -1,0 +1,365 @@
+// The page asks for an image with its questions, sends each answer, and goes on when the server says that it
+// is on disk. All names come from files: they reach the page as text, never as HTML.
+
+const KEYS = { y: "present", ArrowRight: "present", n: "absent", ArrowLeft: "absent", s: "skip" };
+const WORDS = { present: "Present", absent: "Absent", skip: "Skip" };
+const PAUSE = 1500; // milliseconds between attempts while the server does not answer
+
+const at = (id) => document.getElementById(id);
+const page = {
+  about: {},
+  state: null, // what the server said last: sheet, counts, classes …
+  current: 0, // the question that keys answer
+  busy: true, // from an answer until the next question can be seen
+  heat: localStorage.getItem("tertium-heat") === "on",
+  pending: false, // something was pressed of which the server has not said that it is on disk
+  slow: 0, // the timer after which a map is said to take its time
+  window: windowId(),
+};
+
+function windowId() {
+  // A reload goes on with the same image; a duplicated tab, which copies the storage, is another window.
+  const kept = sessionStorage.getItem("tertium-window");
+  const [visit] = performance.getEntriesByType("navigation");
+  const id = kept && visit && visit.type === "reload" ? kept : newId();
+  sessionStorage.setItem("tertium-window", id);
+  return id;
+}
+
+function newId() {
+  // crypto.randomUUID is missing where the page is reached by plain HTTP from elsewhere.
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function make(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// ---- the server --------------------------------------------------------------------------------------------
+
+async function post(path, body) {
+  const whole = JSON.stringify({ who: at("who").value.trim() || page.about.who, window: page.window, ...body });
+  page.pending = path !== "/api/next";
+  for (;;) {
+    let reply = null;
+    try {
+      reply = await fetch(path, {
+        method: "POST", body: whole, headers: { "Content-Type": "application/json", "X-Tertium": "review" },
+      });
+    } catch {
+      say("Not saved yet: the server does not answer. Trying again …", true);
+      await new Promise((done) => setTimeout(done, PAUSE));
+      continue; // a step has an id: sent twice, it counts once
+    }
+    page.pending = false;
+    if (reply.ok) return reply.json();
+    if (reply.status === 409) location.reload(); // other questions are asked by now
+    const text = await reply.text();
+    throw new Error(reply.headers.get("Content-Type") === "application/json" ? JSON.parse(text).error : text);
+  }
+}
+
+async function act(work) {
+  if (page.busy) return;
+  setBusy(true);
+  try {
+    await work();
+  } catch (error) {
+    say(error.message, true);
+    setBusy(false);
+  }
+}
+
+function setBusy(busy) {
+  page.busy = busy;
+  at("main").setAttribute("aria-busy", String(busy));
+}
+
+// ---- what a person does ------------------------------------------------------------------------------------
+
+const questions = () => page.state?.sheet?.questions ?? [];
+const open = () => questions().filter((question) => question.said === null);
+
+async function next() {
+  const only = at("only").value || null;
+  page.state = await post("/api/next", { only });
+  page.current = Math.max(0, questions().findIndex((question) => question.said === null));
+  await show();
+}
+
+const answer = (asked, said) => act(async () => {
+  const focused = document.activeElement?.dataset?.said; // who works by Tab and Enter stays on that button
+  const body = {
+    step: newId(), round: page.state.round, heat: page.heat && page.about.heat,
+    answers: asked.map((question) => ({ number: question.number, said })),
+  };
+  const counts = await post("/api/answer", body);
+  if (counts.round !== page.state.round) location.reload(); // saved; but other questions are asked by now
+  Object.assign(page.state, counts);
+  for (const question of asked) question.said = said;
+  say(`${asked.map((question) => question.label).join(", ")}: ${said === "skip" ? "skipped" : said}. Saved.`);
+  if (open().length === 0) {
+    await next();
+  } else {
+    const later = questions().findIndex((question, place) => place > page.current && question.said === null);
+    page.current = later >= 0 ? later : questions().findIndex((question) => question.said === null);
+    showProgress();
+    showQuestions();
+    showHeat();
+    setBusy(false);
+  }
+  if (focused) at("questions").querySelector(`[aria-current=true] [data-said=${focused}]`)?.focus();
+});
+
+const undo = () => act(async () => {
+  const back = await post("/api/undo", { step: newId(), round: page.state.round });
+  const { sheet, undone } = back;
+  Object.assign(page.state, back, { sheet: sheet ?? page.state.sheet });
+  if (undone.length === 0) {
+    say("There is nothing to undo.");
+    setBusy(false);
+    return;
+  }
+  page.current = questions().findIndex((question) => question.label === undone[0]);
+  say(`Taken back: ${undone.join(", ")}.`);
+  await show();
+});
+
+const answerRest = () => answer(open(), "absent");
+
+function move(step) {
+  const count = questions().length;
+  if (!count || page.busy) return;
+  page.current = (page.current + step + count) % count;
+  showQuestions();
+  showHeat();
+  at("questions").querySelector("[aria-current=true]").scrollIntoView({ block: "nearest" });
+}
+
+function look() {
+  if (!page.about.heat) return;
+  page.heat = !page.heat;
+  localStorage.setItem("tertium-heat", page.heat ? "on" : "off");
+  showHeat();
+}
+
+// ---- what is shown -----------------------------------------------------------------------------------------
+
+function say(text, bad = false) {
+  at("status").textContent = text;
+  at("status").classList.toggle("bad", bad);
+}
+
+async function show() {
+  showProgress();
+  const { sheet } = page.state;
+  at("sheet").hidden = !sheet;
+  at("end").hidden = Boolean(sheet);
+  if (!sheet) {
+    showEnd();
+    setBusy(false);
+    return;
+  }
+  at("name").textContent = sheet.image;
+  showQuestions();
+  showHeat();
+  await showImage(sheet);
+  setBusy(false); // only now: nobody answers about an image that is not there yet
+}
+
+async function showImage(sheet) {
+  const image = at("image");
+  image.alt = `Image ${sheet.image}`;
+  image.hidden = !page.about.images;
+  let trouble = page.about.images ? "" : "No images were given: look this one up by its name.";
+  if (page.about.images) {
+    image.src = address("image", sheet.row);
+    try {
+      await image.decode();
+    } catch {
+      trouble = await reason(image.src);
+      image.hidden = true;
+    }
+  }
+  at("unseen").textContent = trouble;
+  at("unseen").hidden = !trouble;
+  if (page.about.images && page.state.ahead !== null) new Image().src = address("image", page.state.ahead);
+}
+
+const address = (kind, number) => `/${kind}/${number}?of=${encodeURIComponent(page.state.version)}`;
+
+async function reason(source) {
+  try {
+    return `Nothing to show: ${await (await fetch(source)).text()}.`;
+  } catch {
+    return "Nothing to show: the server does not answer.";
+  }
+}
+
+function showHeat() {
+  const heat = at("heat");
+  const question = questions()[page.current];
+  at("look").hidden = !page.about.heat;
+  at("look").setAttribute("aria-pressed", String(page.heat));
+  heat.hidden = true;
+  clearTimeout(page.slow);
+  if (!page.heat || !page.about.heat || !question) return;
+  heat.alt = `Where the model looks for ${question.label}`;
+  page.slow = setTimeout(() => say("Finding where the model looks …"), PAUSE / 3); // the first time loads it
+  heat.onload = () => {
+    clearTimeout(page.slow);
+    if (at("status").textContent.startsWith("Finding")) say("");
+    heat.hidden = !page.heat;
+  };
+  heat.onerror = async () => {
+    clearTimeout(page.slow);
+    say(await reason(heat.src));
+  };
+  heat.src = address("heat", question.number);
+}
+
+function showProgress() {
+  const { counts, classes, contradictions } = page.state;
+  at("bar").max = counts.total || 1;
+  at("bar").value = counts.answered;
+  at("counts").textContent =
+    `${counts.answered} of ${counts.total} answered · by you: ${counts.present} present, ` +
+    `${counts.absent} absent, ${counts.skip} skipped`;
+  const only = at("only");
+  const chosen = only.value;
+  const all = make("option", "", "all classes");
+  all.value = "";
+  const options = classes.map(([name, count]) => {
+    const option = make("option", "", `${name} (${count})`);
+    option.value = name;
+    return option;
+  });
+  only.replaceChildren(all, ...options);
+  only.value = chosen;
+  const { people, labels } = contradictions;
+  const parts = [];
+  if (people) parts.push(`${people} between people`);
+  if (labels) parts.push(`${labels} with the label file`);
+  at("clashes").textContent = parts.length ? `Contradictions: ${parts.join(", ")}` : "No contradictions";
+  at("clashes").classList.toggle("some", parts.length > 0);
+  if (parts.length) at("clashes").href = "/answers-contradictions.csv";
+  else at("clashes").removeAttribute("href");
+}
+
+function showQuestions() {
+  at("questions").replaceChildren(...questions().map(questionCard));
+  at("rest").hidden = open().length < 2;
+  at("rest").firstChild.textContent = `All ${open().length} remaining absent `;
+}
+
+function questionCard(question, place) {
+  const card = make("li", "question");
+  card.setAttribute("aria-current", String(place === page.current));
+  if (question.said) card.dataset.said = question.said;
+  const line = make("div", "line");
+  line.append(
+    make("span", "label", question.label),
+    make("span", "chance", `${Math.round(100 * question.probability)} % likely`),
+  );
+  card.append(line, make("p", "why", question.why), buttonsOf(question));
+  if (place === page.current && page.about.images) card.append(examplesOf(question));
+  card.addEventListener("click", (event) => {
+    if (event.target.closest("button") || page.busy || place === page.current) return;
+    page.current = place;
+    showQuestions();
+    showHeat();
+  });
+  return card;
+}
+
+function buttonsOf(question) {
+  const row = make("div", "buttons");
+  row.setAttribute("role", "group");
+  row.setAttribute("aria-label", `Is ${question.label} in the image?`);
+  for (const [said, word] of Object.entries(WORDS)) {
+    const button = make("button", said, `${word} `);
+    button.type = "button";
+    button.dataset.said = said;
+    button.setAttribute("aria-label", `${word}: ${question.label}`);
+    button.setAttribute("aria-pressed", String(question.said === said));
+    button.append(make("kbd", "", Object.keys(KEYS).find((key) => KEYS[key] === said)));
+    button.addEventListener("click", () => answer([question], said));
+    row.append(button);
+  }
+  return row;
+}
+
+function examplesOf(question) {
+  const box = make("div", "examples");
+  const { examples, label } = question;
+  box.append(examples.length ? `Known examples of ${label}` : `No example of ${label} is known yet.`);
+  const row = make("div");
+  for (const { row: number, image } of examples) {
+    const thumb = make("img");
+    thumb.src = address("thumb", number);
+    thumb.alt = thumb.title = image;
+    row.append(thumb);
+  }
+  box.append(row);
+  return box;
+}
+
+function showEnd() {
+  const { waiting, counts } = page.state;
+  const only = at("only").value;
+  at("end-title").textContent = waiting ? "Others have the rest" : only ? `No more questions about ${only}` : "No more questions";
+  at("end-text").textContent = waiting
+    ? `${waiting} images are open in other windows; those left behind come back after three minutes.`
+    : only ? "Choose another class above, or all of them."
+    : `${counts.answered} of ${counts.total} are answered. The answers are a label file: merge it with yours and train again.`;
+}
+
+// ---- start -------------------------------------------------------------------------------------------------
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (event.target.closest("input, select, textarea")) return;
+  const question = questions()[page.current];
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  const acts = {
+    u: undo, a: () => open().length && answerRest(), h: look, ArrowDown: () => move(1), ArrowUp: () => move(-1),
+  };
+  if (key in KEYS) {
+    if (question) answer([question], KEYS[key]);
+  } else if (key in acts) {
+    acts[key]();
+  } else {
+    return;
+  }
+  event.preventDefault();
+});
+
+at("look").addEventListener("click", look);
+at("rest").addEventListener("click", answerRest);
+at("undo").addEventListener("click", undo);
+at("end-undo").addEventListener("click", undo);
+at("again").addEventListener("click", () => act(next));
+at("only").addEventListener("change", () => { at("only").blur(); act(next); });
+at("who").addEventListener("change", () => {
+  localStorage.setItem("tertium-who", at("who").value.trim());
+  act(next);
+});
+at("who").addEventListener("keydown", (event) => { if (event.key === "Enter") at("who").blur(); });
+
+addEventListener("beforeunload", (event) => { if (page.pending) event.preventDefault(); });
+
+async function start() {
+  if (location.search) history.replaceState(null, "", "/"); // the token is a cookie by now
+  page.about = await (await fetch("/api/about")).json();
+  document.title = `Review ${page.about.run}`;
+  at("run").textContent = page.about.run;
+  at("who").value = localStorage.getItem("tertium-who") || page.about.who;
+  at("notes").replaceChildren(...page.about.notes.map((note) => make("li", "", `${note}.`)));
+  page.busy = false;
+  await act(next);
+}
+
+start().catch((error) => say(error.message, true));

@@ -1,0 +1,111 @@
+"""Images as the page shows them: encoded anew, so that nothing but pixels leaves the machine."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from tertium.errors import InputError
+from tertium.inputs import Pictures
+
+if TYPE_CHECKING:
+    from tertium.predict import Trained
+
+_LARGEST, _THUMB = 1600, 160  # pixels of the longer side
+_ORIENTATION = 0x0112  # the EXIF tag by which a camera says how it was held
+_GREY, _STRONGEST = 120, 0.85  # of what covers the rest where the model does not look
+
+
+class Views:
+    """Draws the images of a label file by row; one call at a time runs the model."""
+
+    def __init__(self, pictures: Pictures | None, load: Callable[[], Trained] | None) -> None:
+        """Take pictures in the order of the labels, if there are any, and what loads a model of images."""
+        self._pictures, self._load, self._lock = pictures, load, threading.Lock()
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there is anything to show."""
+        return self._pictures is not None
+
+    @property
+    def has_heat(self) -> bool:
+        """Whether the model looks at images; some that do cannot tell where, which is found out on asking."""
+        return self._pictures is not None and self._load is not None
+
+    @cached_property
+    def _trained(self) -> Trained:
+        assert self._load is not None
+        return self._load()
+
+    def image(self, row: int) -> bytes:
+        """Return an image as JPEG, upright."""
+        return _jpeg(self._open(row), _LARGEST)
+
+    def thumb(self, row: int) -> bytes:
+        """Return a small JPEG."""
+        return _jpeg(self._open(row), _THUMB)
+
+    def heat(self, row: int, label: str) -> bytes:
+        """Return where in an image the model looks for a label: a PNG in its shape, grey elsewhere."""
+        image = self._open(row)
+        if self._load is None:
+            raise InputError("the model was trained on features: where it looks is not known")
+        from tertium.explaining import activation_maps  # needs torch, and is not always asked for
+
+        with self._lock:
+            column = self._trained.classes.index(label)
+            heat = activation_maps(self._trained, image, [column])[0]
+        if not heat.any():
+            raise InputError(f'nothing in the image speaks for "{label}"')
+        return _png(veil(heat, image))
+
+    def _open(self, row: int) -> Image.Image:
+        if self._pictures is None:
+            raise InputError("there are no images to show: start with --images")
+        if not 0 <= row < len(self._pictures):
+            raise InputError(f"there is no image {row}; there are {len(self._pictures):,}")
+        return self._pictures.open(row)
+
+
+def veil(heat: npt.NDArray[np.float32], image: Image.Image) -> Image.Image:
+    """Return grey that covers an image but where a map [h, w] in 0…1 is high, in the image's shape as shown.
+
+    What the model looks at keeps its own colours: they may be what is asked about.
+    """
+    shape = _fitted(image.size, _LARGEST // 4)  # a map is coarse: more pixels would show no more
+    plane = np.asarray(Image.fromarray(heat).resize(shape, Image.Resampling.BICUBIC)).clip(0, 1)
+    pixels = np.full((*plane.shape, 4), _GREY, dtype=np.uint8)
+    pixels[..., 3] = 255 * _STRONGEST * (1 - plane)
+    overlay = Image.fromarray(pixels)
+    overlay.getexif()[_ORIENTATION] = image.getexif().get(_ORIENTATION, 1)
+    return ImageOps.exif_transpose(overlay)
+
+
+def _fitted(size: tuple[int, int], largest: int) -> tuple[int, int]:
+    """Scale a size so that its longer side is ``largest``."""
+    factor = largest / max(size)
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def _jpeg(image: Image.Image, largest: int) -> bytes:
+    upright = ImageOps.exif_transpose(image)  # the model sees pixels as stored; a person needs them upright
+    upright.thumbnail((largest, largest))
+    plain = Image.new("RGB", upright.size)  # without whatever else the file said, such as where it was taken
+    plain.paste(upright)
+    sink = io.BytesIO()
+    plain.save(sink, "JPEG", quality=90, subsampling=0)  # small red things stay sharp
+    return sink.getvalue()
+
+
+def _png(image: Image.Image) -> bytes:
+    sink = io.BytesIO()
+    image.save(sink, "PNG", compress_level=1)
+    return sink.getvalue()
