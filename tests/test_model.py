@@ -132,6 +132,12 @@ def test_boost_is_kept_with_the_model(tmp_path, shipped):
     assert load_model(tmp_path)[0].boost == 5.0
 
 
+def test_the_width_is_what_comes_out():
+    backbone = pretrained("mobilenetv3_small_050", "random").eval()  # has a layer behind what it pools
+    with torch.no_grad():
+        assert backbone(torch.zeros(1, 3, 64, 64, dtype=torch.uint8)).shape == (1, backbone.width)
+
+
 def test_boost_needs_an_averaged_map():
     backbone = Backbone("vit_tiny_patch16_224")
     with pytest.raises(InputError, match="does not average a map"):

@@ -285,10 +285,13 @@ def test_settings_of_some_runs_only_tell_them_apart(tmp_path: Path) -> None:
 def test_best_epoch_counts_from_the_last_phase(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     for epoch, score in enumerate((0.61, 0.72), start=1):
-        run.append({"phase": "whole", "epoch": epoch, "loss": 0.1, "score": score})
+        run.append({"phase": "whole", "epoch": epoch, "loss": 0.1, "score": score, "judged": -score})
     best = read_runs([run], [None])[0].best
     assert best is not None
     assert run.records()[best]["score"] == 0.72
+    page = write_report(tmp_path / "report.html", [run])
+    assert floats(table_of(page, "-epochs"), "judged")[-2:] == [-0.61, -0.72]
+    assert "own judgement" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("only_words")
@@ -434,6 +437,7 @@ def test_figures_of_epochs(trial: Trial, full_page: Path) -> None:
     rows, records = table_of(full_page, "-epochs"), trial.outcome.records
     assert floats(rows, "loss") == [record["loss"] for record in records]
     assert floats(rows, "validation_score") == [record["score"] for record in records]
+    assert {row["judged"] for row in rows} == {""}  # the score has decided
     kinds = [[record["memory"]["loss"][kind] for record in records] for kind in KINDS]
     assert [floats(rows, f"loss_{kind}") for kind in KINDS] == kinds
     assert floats(rows, "corrections_altered") == [record["memory"]["altered"] for record in records]

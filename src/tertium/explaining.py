@@ -44,7 +44,7 @@ def raw_maps(model: Classifier, images: Tensor, columns: Sequence[int]) -> Tenso
     assert model.backbone is not None
     try:
         found = model.backbone.maps(images)
-    except (InputError, AttributeError):  # some networks of timm have no pooling that could be asked
+    except InputError:
         raise InputError(
             f'"{model.backbone.name}" does not average a map of features, so there are no places to show'
         ) from None

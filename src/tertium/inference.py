@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.errors import InputError
-from tertium.inputs import FolderPictures, Pictures, folder_pictures, list_images, load_features, resized
+from tertium.inputs import (
+    FolderPictures,
+    Pictures,
+    feature_names,
+    folder_pictures,
+    list_images,
+    load_features,
+    resized,
+)
 from tertium.progress import Progress
 
 if TYPE_CHECKING:
@@ -106,7 +114,7 @@ class Exported:
         """Return the ids of inputs that come without labels: file names, or row numbers."""
         self._check(images, features)
         if features is not None:
-            return [str(row) for row in range(len(load_features(features)))]
+            return feature_names(features) or [str(row) for row in range(len(load_features(features)))]
         assert images is not None
         if not images.is_dir():
             raise InputError(f"{images}: no such folder")

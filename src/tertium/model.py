@@ -44,7 +44,8 @@ class Backbone(nn.Module):
     @property
     def width(self) -> int:
         """How many features it gives."""
-        return int(self.net.num_features)
+        # Some networks (MobileNetV3, VGG) have one more layer behind what they pool.
+        return int(getattr(self.net, "head_hidden_size", self.net.num_features))
 
     def forward(self, images: Tensor) -> Tensor:
         """Scale the pixels as the network was trained, and pool what it finds."""
@@ -53,9 +54,12 @@ class Backbone(nn.Module):
 
     def maps(self, images: Tensor) -> Tensor:
         """Return the features before pooling [B, D, H, W]; their mean over H × W are the pooled ones."""
+        pool = getattr(getattr(self.net, "global_pool", None), "pool_type", None)
         found: Tensor = self.net.forward_features(self._scaled(images))
-        if found.ndim != 4 or found.shape[1] != self.width or self.net.global_pool.pool_type != "avg":
-            raise InputError(f'"{self.name}" does not average a map of features, which boost needs')
+        if found.ndim != 4 or found.shape[1] != self.width or pool != "avg":
+            raise InputError(
+                f'"{self.name}" does not average a map of features, which boost and activation maps need'
+            )
         return found
 
     def _scaled(self, images: Tensor) -> Tensor:

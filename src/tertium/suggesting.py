@@ -308,7 +308,10 @@ def _parts(
             f"a simulation needs full labels, but {missing:,} are unknown; "
             "if what is not listed is absent, say so"
         )
-    array = load_features(features, len(full)) if isinstance(features, str | Path) else np.asarray(features)
+    if isinstance(features, str | Path):
+        array = load_features(features, full.images.to_pylist())
+    else:
+        array = np.asarray(features)
     if len(array) != len(full):
         raise InputError(f"{len(array):,} rows of features for {len(full):,} labelled images")
     names = full.split_names()

@@ -103,9 +103,19 @@ def scale_to(axis: XAxis | YAxis, values: npt.NDArray[Any]) -> None:
 def inline(figure: Figure, prefix: str) -> Markup:
     """Return a figure to put into a page; ``prefix`` keeps its ids apart from those of others."""
     text = io.StringIO()
+    _widen(figure)
     figure.savefig(text, format="svg", dpi=150, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
     return embedded(text.getvalue(), prefix)
+
+
+def _widen(figure: Figure) -> None:
+    """Move axes to the right where the numbers beside them are too long for the margin."""
+    for axes in figure.axes:
+        numbers = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks().tolist())
+        needed = (0.35 + 0.085 * max(map(len, numbers), default=0)) / figure.get_figwidth()
+        if axes.get_ylabel() and needed > figure.subplotpars.left:
+            figure.subplots_adjust(left=needed)
 
 
 def embedded(svg: str, prefix: str) -> Markup:

@@ -91,10 +91,21 @@ def prior(
         f"Labels per image: {found.labels_per_image:.2f} expected, "
         f"{used.class_counts[0].sum() / len(used):.2f} known to be present."
     )
+    say(_doubt(used, found))
     say(f"All {len(used.classes):,} classes: {out}")
     if plot is not None:
         _draw(plot, columns)
         say(f"Figure: {plot}")
+
+
+def _doubt(labels: Labels, found: Frequencies) -> str:
+    """Say between which numbers of labels the truth may lie, and what either would mean."""
+    seen = labels.class_counts[0].sum() / len(labels)
+    few, many = found.low.sum(), found.high.sum()
+    told = f"If all classes err alike, between {few:.2f} and {many:.2f}"
+    if few > 0:
+        told += f": {min(seen / few, 1):.0%} or {min(seen / many, 1):.0%} of what is present would be known"
+    return f"{told}."
 
 
 def _columns(labels: Labels, found: Frequencies) -> dict[str, list[str] | list[float]]:

@@ -131,7 +131,8 @@ def findings(found: Frequencies, labels: Labels) -> list[str]:
     if labels.is_full:
         return ["all labels are known"]
     if not absent.any():
-        first = f"positives only, about {known:.0%} of them annotated; expected: {count}"
+        doubt = f"{found.low.sum():.1f} to {found.high.sum():.1f}"
+        first = f"positives only, about {known:.0%} of them annotated; expected: {count} ({doubt})"
     else:
         first = (
             f"about {known:.0%} of what is present and {dismissed:.1%} of what is absent is known; {count}"

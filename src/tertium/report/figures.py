@@ -31,6 +31,7 @@ def charts(runs: Sequence[Run]) -> dict[str, list[Markup]]:
         "frequencies": _frequencies,
         "shares": _shares,
         "validation": _validation,
+        "judged": _judged,
         "known": _known,
         "losses": _losses,
         "terms": _terms,
@@ -131,9 +132,18 @@ def _from_zero(axes: Axes, values: npt.NDArray[np.float64]) -> None:
 
 
 def _validation(runs: Sequence[Run]) -> Iterator[Figure]:
-    """Draw the score that chooses the epoch; a ring is the epoch that was chosen."""
+    """Draw the mean AP on validation images; a ring is the epoch that was chosen."""
+    yield from _ringed(runs, "score", "validation mAP in %", 100)
+
+
+def _judged(runs: Sequence[Run]) -> Iterator[Figure]:
+    """Draw by what a method itself has chosen the epoch, where it has."""
+    yield from _ringed(runs, "judged", "the method's own judgement", 1)
+
+
+def _ringed(runs: Sequence[Run], key: str, name: str, scale: float) -> Iterator[Figure]:
     styles = _styles(runs)
-    for figure, axes, lines in _curves(runs, lambda record: record.get("score"), "validation mAP in %", 100):
+    for figure, axes, lines in _curves(runs, lambda record: record.get(key), name, scale):
         for run, values in lines:
             if run.best is not None:
                 colour = styles[run.series]["color"]

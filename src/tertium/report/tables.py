@@ -94,6 +94,7 @@ def epoch_rows(run: Run) -> list[Row]:
                 "loss": record.get("loss"),
                 **{f"term_{name}": value for name, value in (record.get("terms") or {}).items()},
                 "validation_score": record.get("score"),
+                "judged": record.get("judged"),
                 "validation_known_map": record.get("known_map"),
                 "validation_known_scored": record.get("known_scored"),
                 **{f"loss_{kind}": memory["loss"][kind] for kind in KINDS if memory},
