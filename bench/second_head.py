@@ -1,4 +1,4 @@
-"""What `auto` gains by its choice of the epoch and by its second head: python -m bench.second_head DIR [seed].
+"""What `auto` gains by choosing its epoch, and by a second head: python -m bench.second_head DIR [seed].
 
 On 5,000 images of the training split of DIR (``labels.csv``, ``train_features.npy``) that are not trained
 on; the test split is not touched. Prints mAP with the epoch chosen by known labels, with the epoch chosen by

@@ -1,0 +1,138 @@
+"""Aerial photographs end to end: ``python -m bench.ucmerced ../shared/data/ucmerced``.
+
+Hides labels of the training split of DIR (``classes.txt``, ``labels.csv``, ``images/``), trains on what is
+left, and prints mAP on the test split, which decides nothing: one table for each protocol, the mean over the
+seeds ± half their range. A seed draws the hidden labels, the validation images and the order of training.
+A cell without ± is one run; "–" is a method that cannot learn from such labels. What a run took goes to
+stderr; an interrupted bench prints what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tertium import methods
+from tertium.comparing import Row, rows_from
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.schemes import parse
+from tertium.training import train
+
+METHODS = "auto,negative,ignore,role,ll_r,wan,epr:k=3.5"  # 3.5 labels of an image are truly present
+SCHEMES = ("single_positive", "random:0.2")
+Key = tuple[str, str, str]  # protocol, method, scheme
+
+
+def read(folder: Path, split: str) -> Labels:
+    """Return the full labels of a split: what a line does not list is absent."""
+    classes = (folder / "classes.txt").read_text(encoding="utf-8").split()
+    with (folder / "labels.csv").open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["split"] == split]
+    values = np.full((len(lines), len(classes)), -1, dtype=np.int8)
+    for row, line in enumerate(lines):
+        values[row, [int(number) for number in line["labels"].split()]] = 1
+    return Labels.from_dense(values, classes=classes, images=[line["image"] for line in lines])
+
+
+def fits(row: Row, known: Labels) -> bool:
+    names = methods.parameters_of(methods.find(row.method))
+    try:
+        parameters = {key: value for key, value in row.given.items() if key in names}
+        methods.make(row.method, parameters).check(known)
+    except InputError:
+        return False
+    return True
+
+
+def measured(folder: Path, protocol: str, row: Row, known: Labels, test: Labels, **settings: Any) -> float:
+    """Train on what is known; return the test mAP."""
+    before = time.process_time(), time.perf_counter()
+    outcome = train(
+        known,
+        folder / "images",
+        method=row.method,
+        config={"protocol": protocol, "workers": 0, **row.given, **settings},
+    )
+    found = outcome.trained.evaluate(test, folder / "images").map_c
+    cpu, wall = time.process_time() - before[0], time.perf_counter() - before[1]
+    summary = outcome.summary
+    print(
+        f"{protocol} {row.name} seed {settings['seed']}: test {100 * found:.2f}, validation "
+        f"{100 * summary['validation_score']:.2f}, epoch {summary['best_epoch']} of {summary['epochs']}, "
+        f"{cpu:.0f} s of CPU, {wall:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    return float(found)
+
+
+def runs(options: argparse.Namespace) -> Iterator[tuple[Key, float | None]]:
+    """Train everything with one seed before the next, so that an interrupted bench has whole tables."""
+    full, test = read(options.folder, "train"), read(options.folder, "test")
+    for seed in range(options.seeds):
+        for protocol in options.protocols:
+            given = {"seed": seed, "image_size": options.image_size}
+            if protocol == "finetune":
+                given["epochs"] = options.epochs
+            for scheme in options.schemes:
+                known = parse(scheme).apply(full, seed)
+                print(f"{scheme}: {known}", file=sys.stderr, flush=True)
+                for row in rows_from(options.methods):
+                    key = protocol, row.name, scheme
+                    learns = fits(row, known)
+                    yield (
+                        key,
+                        measured(options.folder, protocol, row, known, test, **given) if learns else None,
+                    )
+
+
+def cell(values: list[float | None]) -> str:
+    scores = [100 * value for value in values if value is not None]
+    if not scores:
+        return "–"
+    half = f" ± {np.ptp(scores) / 2:.1f}" if len(scores) > 1 else ""
+    return f"{np.mean(scores):.1f}{half}"
+
+
+def show(found: dict[Key, list[float | None]]) -> None:
+    for protocol in dict.fromkeys(key[0] for key in found):
+        names = dict.fromkeys(key[1] for key in found if key[0] == protocol)
+        schemes = dict.fromkeys(key[2] for key in found if key[0] == protocol)
+        print(f"\n| {protocol} | " + " | ".join(schemes) + " |\n|---" + "|---" * len(schemes) + "|")
+        for name in names:
+            cells = [cell(found.get((protocol, name, scheme), [])) for scheme in schemes]
+            print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ucmerced")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--methods", default=METHODS, help="as for tertium compare, separated by commas")
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES)
+    parser.add_argument("--protocols", nargs="+", default=("linear", "finetune"))
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=4, help="of finetune; linear has its default")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[Key, list[float | None]] = defaultdict(list)
+    try:
+        for key, value in runs(options):
+            found[key].append(value)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    show(found)
+
+
+if __name__ == "__main__":
+    main()
