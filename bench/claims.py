@@ -48,7 +48,7 @@ def memory(labels: Labels, features: np.ndarray) -> None:
         return train(shown, features=features, method=method, truth=labels, **WHOLE)
 
     plain = {"`negative`": followed("negative"), "`negative`, from one half": followed(Even())}
-    print("| highest loss in epoch 1 | " + " | ".join(KINDS) + " |\n|---" * (len(KINDS) + 1) + "|")
+    print(f"| highest loss in epoch 1 | {' | '.join(KINDS)} |\n|---{'|---' * len(KINDS)}|")
     for name, outcome in plain.items():
         first = outcome.summary["memorised"]["head"]["highest_in_first_epoch"]
         print(f"| {name} | " + " | ".join(f"{100 * first[kind]:.1f} %" for kind in KINDS) + " |")

@@ -23,6 +23,7 @@ import torch
 
 from tertium import methods
 from tertium.comparing import Row, rows_from
+from tertium.config import parse_overrides
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.schemes import parse
@@ -81,9 +82,9 @@ def runs(options: argparse.Namespace) -> Iterator[tuple[Key, float | None]]:
     full, test = read(options.folder, "train"), read(options.folder, "test")
     for seed in range(options.seeds):
         for protocol in options.protocols:
-            given = {"seed": seed, "image_size": options.image_size}
+            given: dict[str, Any] = {"seed": seed, "image_size": options.image_size}
             if protocol == "finetune":
-                given["epochs"] = options.epochs
+                given |= {"epochs": options.epochs, **parse_overrides(options.whole)}
             for scheme in options.schemes:
                 known = parse(scheme).apply(full, seed)
                 print(f"{scheme}: {known}", file=sys.stderr, flush=True)
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=4, help="of finetune; linear has its default")
+    parser.add_argument("--whole", nargs="+", default=(), metavar="KEY=VALUE", help="settings of finetune")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[Key, list[float | None]] = defaultdict(list)
