@@ -80,7 +80,7 @@ def measured(folder: Path, protocol: str, row: Row, known: Labels, test: Labels,
 def runs(options: argparse.Namespace) -> Iterator[tuple[Key, float | None]]:
     """Train everything with one seed before the next, so that an interrupted bench has whole tables."""
     full, test = read(options.folder, "train"), read(options.folder, "test")
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         for protocol in options.protocols:
             given: dict[str, Any] = {"seed": seed, "image_size": options.image_size}
             if protocol == "finetune":
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--schemes", nargs="+", default=SCHEMES)
     parser.add_argument("--protocols", nargs="+", default=("linear", "finetune"))
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0, help="to go on where a bench was interrupted")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=4, help="of finetune; linear has its default")
     parser.add_argument("--whole", nargs="+", default=(), metavar="KEY=VALUE", help="settings of finetune")
