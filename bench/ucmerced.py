@@ -3,8 +3,8 @@
 Hides labels of the training split of DIR (``classes.txt``, ``labels.csv``, ``images/``), trains on what is
 left, and prints mAP on the test split, which decides nothing: one table for each protocol, the mean over the
 seeds ± half their range. A seed draws the hidden labels, the validation images and the order of training.
-A cell without ± is one run; "–" is a method that cannot learn from such labels. What a run took goes to
-stderr; an interrupted bench prints what it has.
+A cell without ± is one run, an empty one was not reached; "–" is a method that cannot learn from such
+labels. What a run took goes to stderr; an interrupted bench prints what it has.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measured(folder: Path, protocol: str, row: Row, known: Labels, test: Labels,
         known,
         folder / "images",
         method=row.method,
-        config={"protocol": protocol, "workers": 0, **row.given, **settings},
+        config={"protocol": protocol, "workers": 0, **settings, **row.given},
     )
     found = outcome.trained.evaluate(test, folder / "images").map_c
     cpu, wall = time.process_time() - before[0], time.perf_counter() - before[1]
@@ -89,18 +89,16 @@ def runs(options: argparse.Namespace) -> Iterator[tuple[Key, float | None]]:
                 known = parse(scheme).apply(full, seed)
                 print(f"{scheme}: {known}", file=sys.stderr, flush=True)
                 for row in rows_from(options.methods):
-                    key = protocol, row.name, scheme
-                    learns = fits(row, known)
-                    yield (
-                        key,
-                        measured(options.folder, protocol, row, known, test, **given) if learns else None,
-                    )
+                    found = None
+                    if fits(row, known):
+                        found = measured(options.folder, protocol, row, known, test, **given)
+                    yield (protocol, row.name, scheme), found
 
 
 def cell(values: list[float | None]) -> str:
     scores = [100 * value for value in values if value is not None]
     if not scores:
-        return "–"
+        return "–" if values else ""
     half = f" ± {np.ptp(scores) / 2:.1f}" if len(scores) > 1 else ""
     return f"{np.mean(scores):.1f}{half}"
 
