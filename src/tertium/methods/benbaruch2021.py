@@ -70,7 +70,7 @@ class PAsl(Method):
         known = known_entries(labels)
         left_out = self._left_out(logits.detach(), known)
         places = torch.cat([known, left_out])
-        known_curve = partial(self._known, signs=labels[places].to(logits.dtype))
+        known_curve = partial(self._known, signs=labels.gather(0, places).to(logits.dtype))
         classes = self._prior(logits, run)
         loss = mean_except(logits, self._unknown, places, known_curve, classes=classes, count=len(logits))
         return {self.name: loss}
@@ -189,7 +189,8 @@ class Selective(PAsl):
         quota = self.k * len(logits) if self.pool == "batch" else self.k
         scores = logits.reshape(-1).index_fill(0, known, -math.inf).view(rows, columns)
         highest, likely = scores.topk(min(quota, columns), dim=1, sorted=False)
-        places = likely.add_(columns * torch.arange(rows, device=likely.device)[:, None]).view(-1)
+        starts = torch.arange(0, rows * columns, columns, device=likely.device)
+        places = likely.add_(starts[:, None]).view(-1)
         if highest.min() > -math.inf:
             return places
         return places[highest.view(-1) > -math.inf]  # where fewer than k are unknown, some of these are not
