@@ -43,7 +43,7 @@ def main(folder: Path, seed: int) -> None:
                 inside = f"{((found.low <= truth) & (truth <= found.high)).mean():.0%}"
             error = 100 * np.abs(found.rate - truth).mean()
             print(
-                f"| {scheme} | {estimator} | {found.labels_per_image:.2f} | {ranks(found.rate, truth):.2f} | "
+                f"| {scheme} | {estimator} | {found.labels_per_image:.2f} | {ranks(found.rate, truth):.3f} | "
                 f"{error:.2f} % | {inside} |",
                 flush=True,
             )
