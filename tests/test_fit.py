@@ -190,6 +190,7 @@ class Ruined(Method):
     def finish(self, model, run):
         with torch.no_grad():
             model.head.weight.fill_(7)
+        return True
 
 
 @pytest.mark.parametrize(("afterwards", "kept"), [(0.6, True), (0.5, True), (0.4, False), (None, True)])

@@ -264,7 +264,7 @@ def fit(
     keeper: Keeper | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
-    """Train ``model`` and return it as it was after its best epoch on the validation score.
+    """Train ``model`` and return it as it was after its best epoch, as its method finishes it.
 
     ``validate`` gives named figures, of which ``judged`` decides, else ``score``; where that is None nothing
     is chosen and the last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives
@@ -324,9 +324,8 @@ def _finish(course: Course, method: Method, validate: Callable[[Classifier], Rec
     """Go back to the best epoch, let the method finish the model, and return what is true of it."""
     model, best = course.judged, course.records[course.best.epoch - 1]
     model.load_state_dict(course.best.state)
-    if type(method).finish is Method.finish:
+    if not method.finish(model.eval(), course.run):
         return best
-    method.finish(model.eval(), course.run)
     figures = validate(model)
     before, after = decisive(best), decisive(figures)
     if before is not None and after is not None and after < before:

@@ -19,8 +19,8 @@ from tertium.inputs import (
     FolderPictures,
     Pictures,
     feature_names,
+    folder_names,
     folder_pictures,
-    list_images,
     load_features,
     resized,
 )
@@ -116,12 +116,7 @@ class Exported:
         if features is not None:
             return feature_names(features) or [str(row) for row in range(len(load_features(features)))]
         assert images is not None
-        if not images.is_dir():
-            raise InputError(f"{images}: no such folder")
-        found = list_images(images)
-        if not found:
-            raise InputError(f"{images}: there are no images in it")
-        return found
+        return folder_names(images)
 
     def inputs(self, images: Path | None, features: Path | None, names: list[str]) -> FolderPictures | Path:
         """Check that the inputs of these images are there and fit the model; return where they are."""

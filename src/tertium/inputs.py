@@ -143,6 +143,16 @@ def list_images(folder: Path) -> list[str]:
     return sorted(name for name in found if name.lower().endswith(IMAGE_SUFFIXES))
 
 
+def folder_names(folder: Path) -> list[str]:
+    """Return the image files below a folder that must be there and have some."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    found = list_images(folder)
+    if not found:
+        raise InputError(f"{folder}: there are no images in it")
+    return found
+
+
 def check_pictures(pictures: Pictures, tick: Callable[[], None]) -> None:
     """Decode every file once, small, so that a damaged one is named before training starts."""
     if not isinstance(pictures, FolderPictures):

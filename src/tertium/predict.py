@@ -25,8 +25,8 @@ from tertium.inputs import (
     Pictures,
     feature_names,
     fingerprint,
+    folder_names,
     folder_pictures,
-    list_images,
     load_features,
     spread,
 )
@@ -283,12 +283,7 @@ def shared_folder(parent: Path) -> Iterator[Path]:
 def names_of(images: Images | None, features: Features | None) -> list[str]:
     """Return ids for inputs that come without labels: file names, or row numbers."""
     if isinstance(images, str | Path):
-        if not Path(images).is_dir():
-            raise InputError(f"{images}: no such folder")
-        found = list_images(Path(images))
-        if not found:
-            raise InputError(f"{images}: there are no images in it")
-        return found
+        return folder_names(Path(images))
     if images is not None:
         return [str(row) for row in range(len(images))]
     if features is None:

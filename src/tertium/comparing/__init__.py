@@ -7,7 +7,15 @@
 from tertium.comparing.cells import Cell, Work
 from tertium.comparing.rows import Column, Row, columns_from, rows_from
 from tertium.comparing.running import Comparison, compare
-from tertium.comparing.table import CEILING, Entry, half_interval, markdown, summarise, write_results
+from tertium.comparing.table import (
+    CEILING,
+    Entry,
+    half_interval,
+    markdown,
+    mean_over,
+    summarise,
+    write_results,
+)
 
 __all__ = [
     "CEILING",
@@ -21,6 +29,7 @@ __all__ = [
     "compare",
     "half_interval",
     "markdown",
+    "mean_over",
     "rows_from",
     "summarise",
     "write_results",

@@ -101,20 +101,18 @@ def markdown(table: Mapping[str, Mapping[str, Entry]], schemes: Sequence[str]) -
     if ceiling is not None and ceiling.mean is not None:
         lines.append(f"| {CEILING} | " + " | ".join([_cell(ceiling, plain=True)] * len(schemes)) + " | |")
     rows = {name: row for name, row in table.items() if any(scheme in row for scheme in schemes)}
-    for name in sorted(rows, key=lambda name: -(_mean(rows[name], schemes) or 0)):
-        mean = _mean(rows[name], schemes)
+    for name in sorted(rows, key=lambda name: -(mean_over(rows[name], schemes) or 0)):
+        mean = mean_over(rows[name], schemes)
         shown = " | ".join(_cell(rows[name][scheme]) for scheme in schemes)
         lines.append(f"| `{name}` | {shown} | {'–' if mean is None else f'{100 * mean:.1f}'} |")
     return "\n".join(lines) + "\n"
 
 
-def _mean(row: Mapping[str, Entry], schemes: Sequence[str]) -> float | None:
-    values = [row[scheme].mean for scheme in schemes]
-    return (
-        None
-        if any(value is None for value in values)
-        else float(np.mean([v for v in values if v is not None]))
-    )
+def mean_over(row: Mapping[str, Entry], schemes: Sequence[str]) -> float | None:
+    """Return the mean over all schemes, None if one of them is missing."""
+    values = [row[scheme].mean if scheme in row else None for scheme in schemes]
+    found = [value for value in values if value is not None]
+    return float(np.mean(found)) if found and len(found) == len(values) else None
 
 
 def _cell(entry: Entry, *, plain: bool = False) -> str:

@@ -73,13 +73,15 @@ class Auto(Likelihood):
         rate: npt.NDArray[np.float64] = run.state.tensors["frequency"][0].numpy()
         return rate.clip(least, 1 - least)
 
-    def finish(self, model: Classifier, run: Run) -> None:
+    def finish(self, model: Classifier, run: Run) -> bool:
         """Average the head on features with least squares on completed labels."""
-        if model.backbone is None and not run.labels.is_full and model.width <= _WIDEST:
-            features = run.features()
-            rows = np.sort(np.random.default_rng(0).permutation(len(features))[:_IMAGES])
-            missed = torch.log1p(-run.state.tensors["propensity"]).float()
-            average_with_least_squares(model, features, run.labels, rows, missed[0] - missed[1])
+        if model.backbone is not None or run.labels.is_full or model.width > _WIDEST:
+            return False
+        features = run.features()
+        rows = np.sort(np.random.default_rng(0).permutation(len(features))[:_IMAGES])
+        missed = torch.log1p(-run.state.tensors["propensity"]).float()
+        average_with_least_squares(model, features, run.labels, rows, missed[0] - missed[1])
+        return True
 
 
 @torch.no_grad()

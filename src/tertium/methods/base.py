@@ -111,8 +111,9 @@ class Method:
         """
         return None
 
-    def finish(self, model: Classifier, run: Run) -> None:
-        """Change the model of the best epoch, once; what `judge` finds worse for it is undone."""
+    def finish(self, model: Classifier, run: Run) -> bool:
+        """Change the model of the best epoch, once, and say whether it did; what makes it worse is undone."""
+        return False
 
 
 Parameters = dict[str, Any]

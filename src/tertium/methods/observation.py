@@ -18,6 +18,7 @@ from tertium.methods.compiled import softplus_and_sigmoid
 from tertium.methods.curves import Curve, bce, mean_loss
 
 _MOST_PRESENT = 0.9  # of a class's unknown labels: a guess at k must not make a class certain
+_JUDGED = 4096  # images at a time
 HIGHEST = 1 - 1e-6  # propensity: the logarithm of the rest stays finite
 
 
@@ -102,12 +103,15 @@ class Likelihood(Method):
         The AP on known labels misleads where these were not drawn at random: of 100 known labels in each
         class the first epochs already rank nearly all.
         """
-        p = np.clip(scores.astype(np.float64), 1e-7, 1 - 1e-7)
         missed_present, missed_absent = 1 - run.state.tensors["propensity"].numpy()
-        known = labels.dense()
-        found = np.where(known > 0, p, 1 - p)
-        found = np.where(known == 0, p * missed_present + (1 - p) * missed_absent, found)
-        return float(np.log(found).mean())
+        total = 0.0
+        for start in range(0, len(scores), _JUDGED):  # in blocks: double precision of all would be large
+            p = np.clip(scores[start : start + _JUDGED].astype(np.float64), 1e-7, 1 - 1e-7)
+            known = labels.dense(np.arange(start, start + len(p)))
+            found = np.where(known > 0, p, 1 - p)
+            found = np.where(known == 0, p * missed_present + (1 - p) * missed_absent, found)
+            total += float(np.log(found).sum())
+        return total / scores.size
 
 
 def _unknown(logits: Tensor, missed_present: Tensor, missed_absent: Tensor) -> Curve:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tertium.comparing import Entry
+from tertium.comparing import Entry, mean_over
 from tertium.report.page import template, write_together
 from tertium.svg import embedded
 
@@ -28,7 +28,7 @@ def write_comparison(
     folder = Path(folder)
     ceiling = table.get("bce", {}).get("full")
     rows = {name: row for name, row in table.items() if any(scheme in row for scheme in schemes)}
-    means = {name: _mean(row, schemes) for name, row in rows.items()}
+    means = {name: mean_over(row, schemes) for name, row in rows.items()}
     page = template("comparison.html").render(
         title="Comparison of methods",
         command=command,
@@ -41,10 +41,3 @@ def write_comparison(
     )
     write_together({folder / "report.html": page})
     return folder / "report.html"
-
-
-def _mean(row: Mapping[str, Entry], schemes: Sequence[str]) -> float | None:
-    """Return the mean over all schemes, None if one of them is missing."""
-    values = [row[scheme].mean if scheme in row else None for scheme in schemes]
-    found = [value for value in values if value is not None]
-    return sum(found) / len(found) if found and len(found) == len(values) else None
