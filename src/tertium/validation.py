@@ -66,8 +66,8 @@ class Scored:
             chosen = np.arange(-start % step, len(block), step)
             signs = labels.dense(chosen + start)
             row, column = np.nonzero((signs != 0) | blind)
-            found: tuple[npt.NDArray[Any], ...]
-            found = ((chosen[row] + start) // step, column, block[chosen[row], column], signs[row, column])
+            found: list[npt.NDArray[Any]]
+            found = [(chosen[row] + start) // step, column, block[chosen[row], column], signs[row, column]]
             for part, values, kind in zip(parts, found, kinds, strict=True):
                 part.append(values.astype(kind))
             start += len(block)
