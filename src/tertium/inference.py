@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from tertium.errors import InputError
 from tertium.inputs import (
     FolderPictures,
     Pictures,
+    ahead,
     feature_names,
     folder_names,
     folder_pictures,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FORMAT = "1"  # of what an exported file says of itself
 _ROWS, _WINDOW = 256, 2**24  # rows of features that are run at once, bytes of them that are mapped
-_IMAGES, _AHEAD = 16, 64  # images that are run at once, that are decoded and not run yet
+_IMAGES, _AHEAD = 16, 48  # images that are run at once, that are decoded meanwhile
 
 
 def session(path: str | Path, threads: int | None = None) -> InferenceSession:
@@ -163,14 +163,7 @@ def _image_batches(pictures: Pictures, size: int) -> Iterator[npt.NDArray[np.uin
     def pixels(row: int) -> npt.NDArray[np.uint8]:
         return np.asarray(resized(pictures.open(row), size))
 
-    waiting: deque[Future[npt.NDArray[np.uint8]]] = deque()
-    pool = ThreadPoolExecutor(os.cpu_count())  # Pillow decodes outside the interpreter lock
-    try:
-        for row in range(len(pictures)):
-            waiting.append(pool.submit(pixels, row))
-            if len(waiting) == _AHEAD:
-                yield np.stack([waiting.popleft().result() for _ in range(_IMAGES)])
-        while waiting:
-            yield np.stack([waiting.popleft().result() for _ in range(min(_IMAGES, len(waiting)))])
-    finally:
-        pool.shutdown(cancel_futures=True)
+    # Pillow decodes outside the interpreter lock.
+    decoded = ahead(pixels, range(len(pictures)), os.cpu_count() or 1, _AHEAD)
+    while batch := [image for _, image in islice(decoded, _IMAGES)]:
+        yield np.stack(batch)

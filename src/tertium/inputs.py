@@ -167,19 +167,22 @@ def check_pictures(pictures: Pictures, tick: Callable[[], None]) -> None:
 
 
 def ahead(
-    call: Callable[[Item], Result], items: Iterable[Item], threads: int
+    call: Callable[[Item], Result], items: Iterable[Item], threads: int, most: int | None = None
 ) -> Iterator[tuple[Item, Result]]:
     """Yield each item with what the call makes of it, in order; threads are a few items ahead and no more.
+
+    At most ``most`` items wait, by default four for each thread.
 
     >>> list(ahead(str.upper, ["a", "b"], 2))
     [('a', 'A'), ('b', 'B')]
     """
+    most = _AHEAD * threads if most is None else most
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
         for item in items:
             waiting.append((item, pool.submit(call, item)))
-            if len(waiting) > _AHEAD * threads:
+            if len(waiting) > most:
                 first, made = waiting.popleft()
                 yield first, made.result()
         for first, made in waiting:

@@ -31,9 +31,10 @@ from tertium.inputs import (
     spread,
 )
 from tertium.labels import Labels
-from tertium.metrics import Counts, Evaluation, KnownScores
+from tertium.metrics import Evaluation, evaluate_known
 from tertium.model import Classifier, load_model, save_model
 from tertium.progress import Progress
+from tertium.ranking import Counts, KnownScores
 
 Images = str | Path | npt.NDArray[np.uint8]  # a folder, or pixels [N, H, W, 3]
 Features = str | Path | npt.NDArray[Any]  # a .npy file, or an array [N, D]
@@ -217,7 +218,7 @@ class Trained:
         inputs = self.labelled(labels, images, features)
         with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
             known = self.known_scores(labels, inputs, folder, [range(len(labels))], 0, progress)
-            return known.evaluate(self.thresholds, annotations)
+            return evaluate_known(known, self.thresholds, annotations)
 
     def labelled(self, labels: Labels, images: Images | None, features: Features | None) -> Inputs:
         """Find the inputs of labelled images; a model that knows none of the classes is an `InputError`."""

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.annotation import Annotation
-from tertium.completion import Block, Floats, Prepared, Signs
+from tertium.calibration import Block, Floats, Signs
+from tertium.completion import Prepared
 from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.inputs import load_features

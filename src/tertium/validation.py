@@ -16,7 +16,8 @@ import numpy.typing as npt
 from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.labels import Labels
-from tertium.metrics import Counts, Evaluation, KnownScores
+from tertium.metrics import Evaluation, evaluate_known
+from tertium.ranking import Counts, KnownScores
 
 _FILE = "validation.npz"
 _ENTRIES = 2**21  # kept at most: 27 megabytes
@@ -135,4 +136,4 @@ class Scored:
                 block[part.row[first:last] - start, part.column[first:last]] = part.score[first:last]
                 known.add(block)
             known.close()
-            return known.evaluate(part.thresholds, annotations)
+            return evaluate_known(known, part.thresholds, annotations)

@@ -15,6 +15,7 @@ from tertium.cli.convert import convert
 from tertium.cli.explaining import explain
 from tertium.cli.exporting import export
 from tertium.cli.features import features
+from tertium.cli.methods import methods
 from tertium.cli.prior import prior
 from tertium.cli.reviewing import review
 from tertium.cli.serving import serve
@@ -86,7 +87,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         models.train,
         models.evaluate,
         models.predict,
-        models.methods,
+        methods,
         compare,
         explain,
         export,

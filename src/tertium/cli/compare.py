@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, command_lin
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tertium.comparing import Entry
+    from tertium.comparing import Comparison, Entry
 
 _SCHEMES = "single_positive,random:0.1,random:0.3,positives:0.3,per_class:100,balanced:0.1"
 
@@ -66,9 +66,8 @@ def compare(
     are skipped, so a comparison that was stopped goes on. Writes table.md, table.svg, results.csv and more.
     """
     from tertium.cli.models import settings_of
-    from tertium.comparing import Work, columns_from, rows_from, summarise, write_results
+    from tertium.comparing import Work, columns_from, rows_from
     from tertium.comparing import compare as run_comparison
-    from tertium.report import write_comparison
 
     rows, columns = rows_from(methods), columns_from(schemes, partial or [])
     given = settings_of(None, settings)
@@ -89,9 +88,19 @@ def compare(
             jobs=jobs,
             progress=progress,
         )
-    names = [column.name for column in columns]
-    text = write_results(out, found, names)
-    _draw(out / "table.svg", summarise(found.cells), names)
+    _write(out, found, [column.name for column in columns], given, seeds)
+
+
+def _write(
+    out: Path, found: Comparison, schemes: Sequence[str], settings: Mapping[str, Any], seeds: int
+) -> None:
+    """Write the tables, the figure and the page; show the main table and say where they are."""
+    from tertium.comparing import summarise, write_results
+    from tertium.report import write_comparison
+
+    text = write_results(out, found, schemes)
+    entries = summarise(found.cells)
+    _draw(out / "table.svg", entries, schemes)
     say(text)
     say(
         f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not told apart from the best."
@@ -99,7 +108,7 @@ def compare(
         else "Test mAP of one seed; bold: the highest. More seeds give intervals."
     )
     say(f"Results: {out / 'results.csv'}, tables: {out / 'table.md'}, figure: {out / 'table.svg'}")
-    say(f"Report: {write_comparison(out, summarise(found.cells), names, given, command_line())}")
+    say(f"Report: {write_comparison(out, entries, schemes, settings, command_line())}")
 
 
 def _draw(path: Path, table: Mapping[str, Mapping[str, Entry]], schemes: Sequence[str]) -> None:

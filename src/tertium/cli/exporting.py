@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tertium.cli.shared import RunArgument, Unlisted, read, say, watching
+from tertium.cli.shared import RunArgument, images_of, say, watching
 from tertium.errors import InputError
 
 
@@ -71,11 +71,7 @@ def predict_exported(
     check_path(out)
     exported = Exported.load(model)
     check_columns(exported.classes, top)
-    if labels is not None:
-        listed = read(labels, Unlisted.unknown, None)
-        names = (listed if split is None else listed.part(split)).images.to_pylist()
-    else:
-        names = exported.names(images, features)
+    names = exported.names(images, features) if labels is None else images_of(labels, split)
     inputs = exported.inputs(images, features, names)
     with watching() as progress:
         blocks = exported.stream(inputs, len(names), progress)

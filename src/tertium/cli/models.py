@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tertium.cli.processes import agreed, load, started, together, watching_first
 from tertium.cli.shared import (
     ClassesFile,
     FeaturesFile,
@@ -29,6 +20,7 @@ from tertium.cli.shared import (
     UnlistedChoice,
     command_line,
     console,
+    images_of,
     read,
     say,
     watching,
@@ -42,15 +34,11 @@ if TYPE_CHECKING:
     from tertium.labels import Labels
     from tertium.metrics import Evaluation
     from tertium.predict import Inputs, Trained
-    from tertium.progress import Progress
     from tertium.training import Outcome
 
-Found = TypeVar("Found")
 Devices = Annotated[
     int, typer.Option(min=1, help="Processes on this machine that share the images, one for each device.")
 ]
-_SAID, _OTHERS_ENDED = 2, 3  # exit codes: of a process that has said why it ends, and of one left alone
-_POLL, _GRACE = 0.1, 5.0  # seconds between looks at the processes; that they have to end
 
 
 def train(
@@ -104,12 +92,8 @@ def train(
     place = resume or out or Path()
     try:
         if resume is not None:
-            if any(
-                given is not None
-                for given in (labels, out, images, features, method, config, classes, truth, settings)
-            ):
-                raise InputError("--resume goes on with what the run began with; only --devices may change")
-            outcome = _go_on(resume, devices)
+            beside = labels, out, images, features, method, config, classes, truth, settings
+            outcome = _go_on(resume, devices, beside)
         else:
             if labels is None or out is None:
                 missing = "--labels" if labels is None else "--out"
@@ -176,9 +160,12 @@ def _begin(
         )
 
 
-def _go_on(run: Path, devices: int | None) -> Outcome:
+def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
+    """Resume a run; of the other options that a run begins with, none may be given ``beside``."""
     from tertium.training import resume
 
+    if any(given is not None for given in beside):
+        raise InputError("--resume goes on with what the run began with; only --devices may change")
     with watching() as progress:
         return resume(run, devices=devices, progress=progress)
 
@@ -208,9 +195,10 @@ def evaluate(
     the expected calibration error of the probabilities. The figures are written to RUN/evaluation.json and
     .csv unless --out says otherwise.
     """
-    if _started(devices):
+    if started(devices):
         return
     from tertium.distributed import rank
+    from tertium.metrics import evaluate_known
     from tertium.predict import meet, shared_folder, shares
     from tertium.predictions import write_evaluation
 
@@ -219,19 +207,19 @@ def evaluate(
     def prepare() -> tuple[Trained, Labels, Inputs]:
         if not place.parent.is_dir() and out is not None:
             raise InputError(f"{place}: the folder {place.parent} does not exist")
-        trained = _load(run)
+        trained = load(run)
         truth = read(labels, unlisted, None)
         truth = truth if split is None else truth.part(split)
         return trained, truth, trained.labelled(truth, images, features)
 
-    with _together(), _watching_first() as progress:
-        trained, truth, inputs = _agreed(prepare)
+    with together(), watching_first() as progress:
+        trained, truth, inputs = agreed(prepare)
         with shared_folder(place.parent) as folder:
             known = trained.known_scores(truth, inputs, folder, shares(len(truth)), rank(), progress)
             meet()
             if rank() > 0:
                 return
-            found = known.evaluate(trained.thresholds, _annotations(run, trained.classes))
+            found = evaluate_known(known, trained.thresholds, _annotations(run, trained.classes))
         write_evaluation(place, found)
     _show_evaluation(found, f"{run} on {len(truth):,} images")
     strangers = sorted(set(truth.classes) - set(trained.classes))
@@ -306,25 +294,14 @@ def predict(
         from tertium.cli.exporting import predict_exported
 
         return predict_exported(run, out, images, features, labels, split, top, devices)
-    if _started(devices):
+    if started(devices):
         return
     from tertium.distributed import rank
-    from tertium.predict import names_of, shared_folder, shares
-    from tertium.predictions import check_columns, check_path, write_predictions
+    from tertium.predict import shared_folder, shares
+    from tertium.predictions import write_predictions
 
-    def prepare() -> tuple[Trained, list[str], Inputs]:
-        check_path(out)
-        trained = _load(run)
-        check_columns(trained.classes, top)
-        if labels is not None:
-            listed = read(labels, Unlisted.unknown, None)
-            names = (listed if split is None else listed.part(split)).images.to_pylist()
-        else:
-            names = names_of(images, features)
-        return trained, names, trained.inputs(images, features, names)
-
-    with _together(), _watching_first() as progress:
-        trained, names, inputs = _agreed(prepare)
+    with together(), watching_first() as progress:
+        trained, names, inputs = agreed(lambda: _to_predict(run, out, images, features, labels, split, top))
         own = shares(len(names))[rank()]
         with shared_folder(out.parent) as folder:
             blocks = trained.stream(inputs, progress, own)
@@ -336,163 +313,21 @@ def predict(
     say(f"{len(names):,} images × {len(trained.classes):,} classes → {out}")
 
 
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method in full.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the methods: name, paper, one line, parameters with defaults.
+def _to_predict(
+    run: Path,
+    out: Path,
+    images: Path | None,
+    features: Path | None,
+    labels: Path | None,
+    split: str | None,
+    top: int | None,
+) -> tuple[Trained, list[str], Inputs]:
+    """Return the model, and the names and inputs of the images, after checking that all can be written."""
+    from tertium.predict import names_of
+    from tertium.predictions import check_columns, check_path
 
-    **Examples**
-
-      tertium methods
-
-      tertium methods negative
-    """
-    from tertium.methods import available, find, one_line, parameters_of
-    from tertium.terminal import table
-
-    kinds = list(available().values()) if name is None else [find(name)]
-    if as_json:
-        rows = [
-            {
-                "name": kind.name,
-                "aliases": kind.aliases,
-                "paper": kind.paper,
-                "does": one_line(kind),
-                "parameters": parameters_of(kind),
-            }
-            for kind in kinds
-        ]
-        console().print_json(json.dumps(rows, ensure_ascii=False))
-    elif name is not None:
-        say(f"{kinds[0].name} ({kinds[0].paper})\n{inspect.getdoc(kinds[0])}")
-        for key, value in parameters_of(kinds[0]).items():
-            say(f"  {key} = {value}")
-    else:
-        lines = [
-            [
-                ", ".join([kind.name, *kind.aliases]),
-                kind.paper,
-                one_line(kind),
-                ", ".join(f"{key}={value}" for key, value in parameters_of(kind).items()),
-            ]
-            for kind in kinds
-        ]
-        console().print(table(["name, aliases", "paper", "what it does", "parameters"], lines))
-
-
-# ---- several processes, for evaluate and predict ---------------------------------------------------------
-
-
-def _started(devices: int) -> bool:
-    """Run this command in several processes, if that is asked for; torchrun has done so already."""
-    if devices == 1 or "RANK" in os.environ:
-        return False
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    threads = max(1, (os.cpu_count() or 1) // devices)
-    shared = {"OMP_NUM_THREADS": str(threads)} | os.environ
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(devices)}
-    command = [sys.executable, "-m", "tertium", *sys.argv[1:]]
-    children = [
-        subprocess.Popen(command, env=shared | {"RANK": str(number), "LOCAL_RANK": str(number)})
-        for number in range(devices)
-    ]
-    try:
-        _wait_for(children)
-    finally:
-        _end(children)
-    return True
-
-
-def _wait_for(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until all have succeeded, or one has failed."""
-    while any(child.poll() is None for child in children):
-        if any(child.returncode for child in children):
-            break
-        time.sleep(_POLL)
-    codes = {number: child.returncode for number, child in enumerate(children) if child.returncode}
-    if not codes:
-        return
-    # One that only lost the others is not the cause, if the cause is known by now.
-    number, code = min(codes.items(), key=lambda item: item[1] == _OTHERS_ENDED)
-    if code == _SAID:
-        raise typer.Exit(code)
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    raise InputError(f"process {number} of {len(children)} ended with {how}; the others were stopped")
-
-
-def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End those that still run: kindly, so that they remove their files, and after some seconds for good."""
-    for child in children:
-        if child.poll() is None:
-            child.terminate()
-    until = time.monotonic() + _GRACE
-    for child in children:
-        try:
-            child.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-@contextmanager
-def _together() -> Iterator[None]:
-    """Join the processes that were started together; alone, nothing happens."""
-    from torch import distributed
-
-    from tertium.predict import OthersEndedError
-
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield
-        return
-    # As an exception, so that files half-written are removed.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # They only wait for each other, on GPUs too; the one that has most to do may take long.
-    distributed.init_process_group("gloo", timeout=timedelta(days=7))
-    try:
-        yield
-    except OthersEndedError:
-        raise typer.Exit(_OTHERS_ENDED) from None
-    distributed.destroy_process_group()  # not after an error: a process that had joined says its own
-
-
-def _agreed(prepare: Callable[[], Found]) -> Found:
-    """Prepare in every process before any goes on; of those that fail alike only the first says so."""
-    from tertium.distributed import any_of, from_first, rank
-
-    found, error = None, None
-    try:
-        found = prepare()
-    except InputError as caught:
-        error = caught
-    said = from_first(error is not None)
-    if error is not None and (rank() == 0 or not said):
-        any_of(True)
-        raise error
-    if any_of(error is not None) or found is None:
-        raise typer.Exit(_SAID)
-    return found
-
-
-@contextmanager
-def _watching_first() -> Iterator[Progress | None]:
-    """Show the progress of process 0 alone; its share is as large as any."""
-    if os.environ.get("RANK", "0") == "0":
-        with watching() as progress:
-            yield progress
-    else:
-        yield None
-
-
-def _load(run: Path) -> Trained:
-    """Return the model on this process's GPU, where there are any."""
-    import torch
-
-    from tertium.predict import Trained
-
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    has_gpu = torch.cuda.is_available()
-    device = f"cuda:{local % torch.cuda.device_count()}" if has_gpu else "cpu"
-    return Trained.load(run, device=device)
+    check_path(out)
+    trained = load(run)
+    check_columns(trained.classes, top)
+    names = names_of(images, features) if labels is None else images_of(labels, split)
+    return trained, names, trained.inputs(images, features, names)

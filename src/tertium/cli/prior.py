@@ -61,7 +61,6 @@ def prior(
     is present was annotated (docs/auto.md). The columns low and high are a 95 % interval.
     """
     from tertium.predictions import check_path, write_columns
-    from tertium.terminal import table
     from tertium.training import class_frequencies
 
     check_path(out)
@@ -76,10 +75,21 @@ def prior(
         )
     columns = _columns(used, found)
     write_columns(out, columns)
-    order = sorted(range(len(used.classes)), key=lambda place: -found.rate[place])[:_SHOWN]
+    _show(used, found, columns)
+    say(f"All {len(used.classes):,} classes: {out}")
+    if plot is not None:
+        _draw(plot, columns)
+        say(f"Figure: {plot}")
+
+
+def _show(labels: Labels, found: Frequencies, columns: dict[str, list[str] | list[float]]) -> None:
+    """Print the most frequent classes, how many labels an image has, and how sure that is."""
+    from tertium.terminal import table
+
+    order = sorted(range(len(labels.classes)), key=lambda place: -found.rate[place])[:_SHOWN]
     rows = [
         [
-            used.classes[place],
+            labels.classes[place],
             *(f"{100 * columns[name][place]:.2f}" for name in ("observed", "prior", "low", "high")),
         ]
         for place in order
@@ -89,13 +99,9 @@ def prior(
     )
     say(
         f"Labels per image: {found.labels_per_image:.2f} expected, "
-        f"{used.class_counts[0].sum() / len(used):.2f} known to be present."
+        f"{labels.class_counts[0].sum() / len(labels):.2f} known to be present."
     )
-    say(_doubt(used, found))
-    say(f"All {len(used.classes):,} classes: {out}")
-    if plot is not None:
-        _draw(plot, columns)
-        say(f"Figure: {plot}")
+    say(_doubt(labels, found))
 
 
 def _doubt(labels: Labels, found: Frequencies) -> str:

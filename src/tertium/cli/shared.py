@@ -72,3 +72,10 @@ def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:
 
     names = None if classes is None else read_classes(classes)
     return read_labels(labels, unlisted=unlisted.value, classes=names)
+
+
+def images_of(labels: Path, split: str | None) -> list[str]:
+    """Return the images that a label file lists, or those of one split."""
+    listed = read(labels, Unlisted.unknown, None)
+    names: list[str] = (listed if split is None else listed.part(split)).images.to_pylist()
+    return names

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tertium.completion import Block, Flags, Prepared
+from tertium.calibration import Block, Flags
+from tertium.completion import Prepared
 from tertium.errors import InputError
 from tertium.explaining import activation_maps, overlaid
 from tertium.labels import Labels

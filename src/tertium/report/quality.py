@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tertium.errors import InputError
 from tertium.files import read_json
-from tertium.metrics import Counts, Floats
+from tertium.ranking import Counts, Floats
 from tertium.validation import Scored
 
 _POINTS = 200  # of a curve, at most

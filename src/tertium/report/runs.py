@@ -13,7 +13,7 @@ import numpy as np
 from tertium import methods
 from tertium.annotation import Annotation
 from tertium.errors import InputError
-from tertium.metrics import Counts, Floats
+from tertium.ranking import Counts, Floats
 from tertium.report.quality import Quality, with_keys
 from tertium.runs import RunFolder
 from tertium.validation import Scored

@@ -1,0 +1,142 @@
+"""One command in several processes: `evaluate` and `predict` share the images among them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+from tertium.cli.shared import watching
+from tertium.errors import InputError
+
+if TYPE_CHECKING:
+    from tertium.predict import Trained
+    from tertium.progress import Progress
+
+Found = TypeVar("Found")
+_SAID, _OTHERS_ENDED = 2, 3  # exit codes: of a process that has said why it ends, and of one left alone
+_POLL, _GRACE = 0.1, 5.0  # seconds between looks at the processes; that they have to end
+
+
+def started(devices: int) -> bool:
+    """Run this command in several processes, if that is asked for; torchrun has done so already."""
+    if devices == 1 or "RANK" in os.environ:
+        return False
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    threads = max(1, (os.cpu_count() or 1) // devices)
+    shared = {"OMP_NUM_THREADS": str(threads)} | os.environ
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(devices)}
+    command = [sys.executable, "-m", "tertium", *sys.argv[1:]]
+    children = [
+        subprocess.Popen(command, env=shared | {"RANK": str(number), "LOCAL_RANK": str(number)})
+        for number in range(devices)
+    ]
+    try:
+        _wait_for(children)
+    finally:
+        _end(children)
+    return True
+
+
+def _wait_for(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until all have succeeded, or one has failed."""
+    while any(child.poll() is None for child in children):
+        if any(child.returncode for child in children):
+            break
+        time.sleep(_POLL)
+    codes = {number: child.returncode for number, child in enumerate(children) if child.returncode}
+    if not codes:
+        return
+    # One that only lost the others is not the cause, if the cause is known by now.
+    number, code = min(codes.items(), key=lambda item: item[1] == _OTHERS_ENDED)
+    if code == _SAID:
+        raise typer.Exit(code)
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    raise InputError(f"process {number} of {len(children)} ended with {how}; the others were stopped")
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End those that still run: kindly, so that they remove their files, and after some seconds for good."""
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    until = time.monotonic() + _GRACE
+    for child in children:
+        try:
+            child.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Join the processes that were started together; alone, nothing happens."""
+    from torch import distributed
+
+    from tertium.predict import OthersEndedError
+
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    # As an exception, so that files half-written are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # They only wait for each other, on GPUs too; the one that has most to do may take long.
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))
+    try:
+        yield
+    except OthersEndedError:
+        raise typer.Exit(_OTHERS_ENDED) from None
+    distributed.destroy_process_group()  # not after an error: a process that had joined says its own
+
+
+def agreed(prepare: Callable[[], Found]) -> Found:
+    """Prepare in every process before any goes on; of those that fail alike only the first says so."""
+    from tertium.distributed import any_of, from_first, rank
+
+    found, error = None, None
+    try:
+        found = prepare()
+    except InputError as caught:
+        error = caught
+    said = from_first(error is not None)
+    if error is not None and (rank() == 0 or not said):
+        any_of(True)
+        raise error
+    if any_of(error is not None) or found is None:
+        raise typer.Exit(_SAID)
+    return found
+
+
+@contextmanager
+def watching_first() -> Iterator[Progress | None]:
+    """Show the progress of process 0 alone; its share is as large as any."""
+    if os.environ.get("RANK", "0") == "0":
+        with watching() as progress:
+            yield progress
+    else:
+        yield None
+
+
+def load(run: Path) -> Trained:
+    """Return the model on this process's GPU, where there are any."""
+    import torch
+
+    from tertium.predict import Trained
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    has_gpu = torch.cuda.is_available()
+    device = f"cuda:{local % torch.cuda.device_count()}" if has_gpu else "cpu"
+    return Trained.load(run, device=device)
