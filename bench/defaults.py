@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from tertium.config import HEAD
 from tertium.data import FeatureLoader, Order
 from tertium.errors import InputError
-from tertium.fit import Judge, Record, fit
+from tertium.fit import Judge, Verdict, fit
 from tertium.labels import Labels
 from tertium.methods import make
 from tertium.metrics import average_precision, evaluate
@@ -64,7 +64,7 @@ def sizes(full: Labels, features: np.ndarray, test: Labels, unseen: np.ndarray) 
             partial = parse(scheme).apply(full[:count], 0)
             cells = []
             for settings in ({"epochs": 10, "batch_size": 128}, {}):
-                trained = train(partial, features=features[:count], **settings).trained
+                trained = train(partial, features=features[:count], method="negative", **settings).trained
                 cells.append(100 * trained.evaluate(test, features=unseen).map_c)
             print(f"| {count:,} | {scheme} | {cells[0]:.1f} | {cells[1]:.1f} |", flush=True)
 
@@ -84,15 +84,16 @@ def choice(
     tested = FeatureLoader(unseen, test, Order(len(test), 256))
     assumed = validation.unlisted_absent()
 
-    def validate(judged: Classifier, _: Judge) -> Record:
+    def validate(judged: Classifier, _: Judge) -> Verdict:
         predicted = scores(judged, held_out)
         known = evaluate(predicted, validation)
-        return {
+        figures = {
             "score": None,
             "known": known.map_c if known.scored else None,
             "ranked": float(np.nanmean(average_precision(predicted, assumed))),
             "test": evaluate(scores(judged, tested), test).map_c,
         }
+        return Verdict(figures)
 
     records = fit(
         model,

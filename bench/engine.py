@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from bench.measure import Row, paired_ratio, row, show
 from tertium.config import HEAD, WHOLE, Plan
 from tertium.data import Batch, FeatureLoader, Order
-from tertium.fit import fit
+from tertium.fit import Verdict, fit
 from tertium.labels import Labels
 from tertium.methods import make
 from tertium.model import Backbone, Classifier
@@ -118,7 +118,7 @@ def train(model: Classifier, loader: Any, labels: Labels, plan: Plan) -> None:
         plan,
         labels=labels,
         fabric=fabric,
-        validate=lambda *_: {"score": None},
+        validate=lambda *_: Verdict({"score": None}),
     )
 
 

@@ -26,8 +26,23 @@ def test_the_judgement_is_the_loss_of_all_labels(rng):
     logits = rng.normal(size=labels.shape)
     scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
     rates = list(zip(*run.state.tensors["propensity"].tolist(), strict=True))
-    expected = -explained(logits.tolist(), labels.tolist(), rates)
-    assert method.judge(scores, Labels.from_dense(labels.numpy()), run) == pytest.approx(expected, abs=1e-6)
+    found = method.judge(scores, Labels.from_dense(labels.numpy()), run)
+    for row, each in enumerate(found):
+        expected = -explained([logits[row].tolist()], [labels[row].tolist()], rates)
+        assert each == pytest.approx(expected, abs=1e-6)
+
+
+def test_overconfidence_of_a_whole_network_is_forgiven(rng):
+    method, run, labels = prepared(rng, images=400)
+    logits = 0.5 * labels.numpy() + rng.normal(size=labels.shape)
+    found = []
+    for run.whole in (False, True):
+        for scale in (1, 4):
+            scores = (1 / (1 + np.exp(-scale * logits))).astype(np.float32)
+            found.append(method.judge(scores, Labels.from_dense(labels.numpy()), run).mean())
+    plain, overconfident, scaled, mended = found
+    assert overconfident < plain - 0.1
+    assert scaled == pytest.approx(mended, abs=0.002)
 
 
 def test_least_squares_of_completed_labels_are_averaged_in(rng):
@@ -50,7 +65,7 @@ def test_least_squares_of_completed_labels_are_averaged_in(rng):
             p = 1 / (1 + np.exp(-(x[row] @ before[column])))
             missed, never = p * (1 - seen_present), (1 - p) * (1 - seen_absent)
             completed.append({1: 1.0, -1: 0.0, 0: missed / (missed + never)}[y])
-        ridge = np.sqrt(0.1 * np.mean(x.var(axis=0)) * len(x)) * np.eye(x.shape[1])
+        ridge = np.sqrt(2 * x.shape[1] * np.mean(x.var(axis=0))) * np.eye(x.shape[1])
         target = np.concatenate([completed, np.zeros(x.shape[1])])
         other = np.linalg.lstsq(np.concatenate([x, ridge]), target, rcond=None)[0]
         both = before[column] / (x @ before[column]).std() + other / (x @ other).std()

@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from tertium.config import HEAD, Settings
 from tertium.data import FeatureLoader, Order
 from tertium.errors import InputError
-from tertium.fit import fit, make_fabric, rate_factor
+from tertium.fit import Verdict, _Best, fit, make_fabric, rate_factor
 from tertium.labels import Labels
 from tertium.methods import Method, make
 from tertium.model import Classifier
@@ -37,7 +37,7 @@ def run(data, method=None, phase=PLAN, scores=None, **settings):
         replace(phase, **settings),
         labels=labels,
         fabric=Fabric(accelerator="cpu", devices=1),
-        validate=lambda *_: {"score": next(given, None)},
+        validate=lambda *_: Verdict({"score": next(given, None)}),
     )
 
 
@@ -198,19 +198,49 @@ def test_what_a_method_finishes_must_not_be_worse(data, afterwards, kept):
     fitted = run(data, Ruined(), scores=[0.2, 0.5, 0.3, afterwards], epochs=3, patience=9)
     assert bool((fitted.model.head.weight == 7).all()) is kept
     assert fitted.best_epoch == 2
-    assert fitted.kept["score"] == (afterwards if kept else 0.5)
+    assert fitted.kept.figures["score"] == (afterwards if kept else 0.5)
 
 
 def test_a_judgement_decides_before_the_score(data):
     features, labels = data
-    given = iter([(0.9, -3.0), (0.5, -1.0), (0.7, -2.0)])
+    given = iter([(0.9, [-3.0, -4.0]), (0.5, [-1.0, -1.1]), (0.7, [-0.1, -2.0]), (0.8, [-2.0, -1.0])])
     fitted = fit(
         Classifier(labels.classes, features.shape[1]),
         make("negative"),
         FeatureLoader(features, labels, Order(len(labels), 16)),
-        replace(PLAN, epochs=3, patience=9),
+        replace(PLAN, epochs=4, patience=9),
         labels=labels,
         fabric=Fabric(accelerator="cpu", devices=1),
-        validate=lambda *_: dict(zip(("score", "judged"), next(given), strict=True)),
+        validate=lambda *_: verdict(*next(given)),
     )
-    assert (fitted.best_epoch, fitted.decisive) == (2, -1.0)
+    assert fitted.best_epoch == 2  # the third is no better by more than the doubt
+    assert fitted.kept.figures["score"] == 0.5
+
+
+def verdict(score, each):
+    return Verdict({"score": score}, np.array(each))
+
+
+@pytest.mark.parametrize(
+    ("later", "epoch"),
+    [
+        (False, 2),  # a head: what comes after is no better by more than its error
+        (True, 4),  # a whole network: the last is behind the third, but not by more than its error
+    ],
+)
+def test_few_images_do_not_overrule_what_is_known_beforehand(later, epoch):
+    best = _Best(later=later)
+    model = Classifier(("a",), 2)
+    for number, each in enumerate(([-3, -4], [-1, -1.1], [-0.1, -1.9], [-0.9, -1.2], [-2, -2.1]), 1):
+        best.offer(number, verdict(0.5, np.array(each, dtype=float)), model)
+    assert best.epoch == epoch
+    again = _Best(later=later)
+    again.restore(epoch, {}, [{"score": 0.5}] * 5, best.judgements())
+    again.offer(6, verdict(0.5, np.array([-1.9, -1.95])), model)
+    assert again.epoch == epoch
+
+
+def test_how_much_better_a_model_is():
+    assert verdict(0.1, [1.0]).gain(verdict(0.9, [0.0])) == (1.0, 0.0)
+    assert Verdict({"score": 0.75}).gain(Verdict({"score": 0.5})) == (0.25, 0.0)
+    assert Verdict({"score": None}).gain(Verdict({"score": 0.5})) is None

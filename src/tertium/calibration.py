@@ -66,16 +66,18 @@ class Chances:
         return np.asarray(seen / np.maximum(seen + self.absent * (1 - p), 1e-300))
 
 
-def calibrate(scores: npt.NDArray[Any], labels: Signs, present: Floats, absent: Floats) -> Chances:
+def calibrate(
+    scores: npt.NDArray[Any], labels: Signs, present: Floats, absent: Floats, *, by_class: bool = True
+) -> Chances:
     """Fit scale and shift of the logits by the likelihood of all labels [V, C], known and unknown.
 
-    A label is seen present with probability e⁺p, absent with e⁻(1 − p), and otherwise not. A class with
-    enough known labels gets a shift of its own, drawn towards the common one. With e⁺ = e⁻ unknown labels
-    say nothing, and the fit is that of the known ones.
+    A label is seen present with probability e⁺p, absent with e⁻(1 − p), and otherwise not. With ``by_class``
+    a class with enough known labels gets a shift of its own, drawn towards the common one. With e⁺ = e⁻
+    unknown labels say nothing, and the fit is that of the known ones.
     """
     logits = _logits(scores)
     present, absent = (np.minimum(part, _CERTAIN) for part in (present, absent))
-    own = (labels != 0).sum(axis=0) >= _ENOUGH
+    own = by_class & ((labels != 0).sum(axis=0) >= _ENOUGH)
     params = np.zeros(2 + labels.shape[1])  # scale − 1, shift, own shifts
     weights = np.concatenate([[_SCALE**-2, _SHIFT**-2], np.full(labels.shape[1], _OWN**-2)])
     before = _fit_of(params, logits, labels, present, absent, weights)
@@ -95,6 +97,13 @@ def calibrate(scores: npt.NDArray[Any], labels: Signs, present: Floats, absent: 
     return Chances(float(1 + params[0]), params[1] + params[2:], present, absent)
 
 
+def log_likelihood(probabilities: Floats, labels: Signs, present: Floats, absent: Floats) -> Floats:
+    """Return that of each label: p if it is known present, 1 − p if absent, else that of being unknown."""
+    p = probabilities
+    missed = p * (1 - present) + (1 - p) * (1 - absent)
+    return np.asarray(np.log(np.where(labels > 0, p, np.where(labels < 0, 1 - p, missed))))
+
+
 def _mapped(params: Floats, logits: Floats) -> Floats:
     return np.asarray((1 + params[0]) * logits + params[1] + params[2:])
 
@@ -103,9 +112,8 @@ def _fit_of(
     params: Floats, logits: Floats, labels: Signs, present: Floats, absent: Floats, weights: Floats
 ) -> float:
     """Return the log-likelihood of the labels, and of the parameters by their priors."""
-    p = _sigmoid(_mapped(params, logits))
-    chance = np.where(labels > 0, p, np.where(labels < 0, 1 - p, p * (1 - present) + (1 - p) * (1 - absent)))
-    return float(np.log(chance).sum() - 0.5 * (weights * params**2).sum())
+    fit = log_likelihood(_sigmoid(_mapped(params, logits)), labels, present, absent).sum()
+    return float(fit - 0.5 * (weights * params**2).sum())
 
 
 def _step(

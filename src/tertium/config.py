@@ -70,9 +70,9 @@ class Plan(Phase):
     patience: int
 
 
-# docs/training.md says which of these were measured: those of the head. WHOLE holds customary values.
+# docs/training.md says how these were found.
 HEAD = Phase(None, None, 3e-4, 0.0, 1.0, "cosine", 0.1, 0.0, 0.0, None)
-WHOLE = Phase(None, None, 1e-3, 1e-4, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
+WHOLE = Phase(None, None, 3e-4, 1e-3, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,8 @@ from tertium.state import SampleState
 
 Record = dict[str, Any]
 TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
-Judge = Callable[[npt.NDArray[np.float32], Labels], float | None]  # of probabilities and labels
-Validate = Callable[[Classifier, Judge], Record]
+Figures = npt.NDArray[np.float64]  # [N] of each validation image
+Judge = Callable[[npt.NDArray[np.float32], Labels], Figures | None]  # of probabilities and labels
 
 
 def _unavailable(*_: Any) -> Any:
@@ -62,6 +62,7 @@ class FitRun:
     rng: torch.Generator
     offers: Offers
     note: Callable[[str], None]
+    whole: bool = False  # whether the backbone is trained too
     epoch: int = 1
     lr: float = 0.0
     share: float = 1.0  # of this process's batch (`Batch.share`)
@@ -84,24 +85,46 @@ class FitRun:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What validation says of a model: named figures, and the method's own judgement on each image."""
+
+    figures: Record
+    each: Figures | None = None
+
+    def gain(self, other: Verdict) -> Gain | None:
+        """Return how much better this model is than another; None where nothing tells.
+
+        The method's judgement decides; without one the score, of which no error is known.
+
+        >>> Verdict({}, np.array([2.0, 1.0, 2.0, 1.0])).gain(Verdict({}, np.zeros(4)))
+        Gain(mean=1.5, error=0.25)
+        """
+        if self.each is not None and other.each is not None:
+            gains = self.each - other.each
+            return Gain(float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)))
+        mine, theirs = self.figures["score"], other.figures["score"]
+        return None if mine is None or theirs is None else Gain(mine - theirs, 0.0)
+
+
+class Gain(NamedTuple):
+    """A mean difference over images, and its standard error."""
+
+    mean: float
+    error: float
+
+
+Validate = Callable[[Classifier, Judge], Verdict]
+
+
+@dataclass(frozen=True)
 class Fitted:
     """The best model of a fit, and what each epoch gave."""
 
     model: Classifier
     records: list[Record]
     best_epoch: int
-    kept: Record  # the figures of the model as it is
-
-    @property
-    def decisive(self) -> float | None:
-        """What it was chosen by, if by anything."""
-        return decisive(self.kept)
-
-
-def decisive(figures: Record) -> float | None:
-    """Return what decides between models: the method's own judgement, else the validation score."""
-    found: float | None = figures.get("judged", figures.get("score"))
-    return found
+    kept: Verdict  # on the model as it is
+    judge: Judge | None = None  # by which it was chosen
 
 
 def make_fabric(settings: Settings) -> Fabric:
@@ -134,7 +157,7 @@ class Course:
         self.model, self.run, self.memory = model, run, memory
         self.optimizer = _optimizer(model, phase)
         self.average = Average(model, phase.ema) if phase.ema else None
-        self.best = _Best()
+        self.best = _Best(later=run.whole)
         self.records: list[Record] = []
         self.step = 0  # done in this epoch
         self.totals: dict[str, Tensor] = {}  # of this epoch, each term summed over its steps
@@ -154,10 +177,10 @@ class Course:
             self.totals[name] = self.totals[name] + part if name in self.totals else part
         self.step, self.seconds = self.step + 1, seconds
 
-    def after_epoch(self, figures: Record) -> None:
+    def after_epoch(self, verdict: Verdict) -> None:
         """Keep an epoch's figures, and the weights if they are the best; go on to the next epoch."""
-        self.records.append(figures)
-        self.best.offer(self.run.epoch, decisive(figures), self.judged)
+        self.records.append(verdict.figures)
+        self.best.offer(self.run.epoch, verdict, self.judged)
         self.run.epoch += 1
         self.step, self.totals, self.seconds = 0, {}, 0.0
 
@@ -173,7 +196,6 @@ class Course:
             "seconds": self.seconds,
             "records": self.records,
             "best_epoch": self.best.epoch,
-            "best_score": self.best.score,
             "averaged": self.average.steps if self.average else 0,
         }
 
@@ -191,6 +213,7 @@ class Course:
         }
         if self.average:
             parts["average"] = self.average.model.state_dict()
+        parts["judged"] = self.best.judgements()
         return {f"{part}.{name}": value for part, held in parts.items() for name, value in held.items()}
 
     def own(self) -> dict[str, Tensor]:
@@ -203,7 +226,7 @@ class Course:
         self, figures: Mapping[str, Any], shared: Mapping[str, Tensor], own: Mapping[str, Tensor]
     ) -> None:
         """Take over what `figures`, `shared` and `own` gave."""
-        parts: dict[str, dict[str, Tensor]] = {"best": {}, "total": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = {"best": {}, "judged": {}, "total": {}, "optimizer": {}}
         for key, value in shared.items():
             part, _, name = key.partition(".")
             parts.setdefault(part, {})[name] = value
@@ -212,14 +235,10 @@ class Course:
             self.average.model.load_state_dict(parts["average"])
             self.average.steps = figures["averaged"]
         self._restore_optimizer(parts["optimizer"])
-        self.best.epoch, self.best.score, self.best.state = (
-            figures["best_epoch"],
-            figures["best_score"],
-            parts["best"],
-        )
         device = self.model.head.weight.device
         self.totals = {name: value.to(device) for name, value in parts["total"].items()}
         self.records, self.step, self.seconds = figures["records"], figures["step"], figures["seconds"]
+        self.best.restore(figures["best_epoch"], parts["best"], self.records, parts["judged"])
         self.run.epoch = figures["epoch"]
         if own:  # with another number of processes the streams start anew
             self.run.rng.set_state(own["rng.method"])
@@ -266,15 +285,16 @@ def fit(
 ) -> Fitted:
     """Train ``model`` and return it as it was after its best epoch, as its method finishes it.
 
-    ``validate`` gives named figures, of which ``judged`` decides, else ``score``; where that is None nothing
-    is chosen and the last epoch counts. ``record`` gets each epoch's figures as they come. ``state`` outlives
-    a phase. The bias of a ``new`` head starts where the method says. ``memory`` looks on, where the truth is
-    known; nothing of it reaches the training.
+    ``validate`` gives a verdict on a model after each epoch; where that has neither a judgement nor a score,
+    nothing is chosen and the last epoch counts. ``record`` gets each epoch's figures as they come.
+    ``state`` outlives a phase. The bias of a ``new`` head starts where the method says. ``memory`` looks on,
+    where the truth is known; nothing of it reaches the training.
     """
     progress, keeper = progress or Progress(), keeper or Keeper()
     rng = torch.Generator(fabric.device).manual_seed(seed)
     state = state or SampleState(*labels.shape, rank=rank(), world=world())
-    run = FitRun(labels, state, phase.epochs, rng, offers or Offers(), progress.note)
+    whole = model.backbone is not None
+    run = FitRun(labels, state, phase.epochs, rng, offers or Offers(), progress.note, whole)
     _prepare(model.to(fabric.device), method, run, seed, new=new)
     course = Course(model, phase, run, memory)
     judge = partial(method.judge, run=run)
@@ -309,29 +329,30 @@ def fit(
             progress.advance()
             keeper.offer(course)
         share_buffers(course.judged)
-        figures = _epoch_record(course, len(loader)) | validate(course.judged, judge)
-        record(figures)
-        course.after_epoch(figures)
+        verdict = validate(course.judged, judge)
+        verdict = Verdict(_epoch_record(course, len(loader)) | verdict.figures, verdict.each)
+        record(verdict.figures)
+        course.after_epoch(verdict)
         if course.best_is_old(phase.patience):
             progress.note(f"stopped early: no better score since epoch {course.best.epoch}")
             break
         keeper.offer(course)
     kept = _finish(course, method, lambda model: validate(model, judge))
-    return Fitted(course.judged.eval(), course.records, course.best.epoch, kept)
+    return Fitted(course.judged.eval(), course.records, course.best.epoch, kept, judge)
 
 
-def _finish(course: Course, method: Method, validate: Callable[[Classifier], Record]) -> Record:
+def _finish(course: Course, method: Method, validate: Callable[[Classifier], Verdict]) -> Verdict:
     """Go back to the best epoch, let the method finish the model, and return what is true of it."""
-    model, best = course.judged, course.records[course.best.epoch - 1]
-    model.load_state_dict(course.best.state)
-    if not method.finish(model.eval(), course.run):
-        return best
-    figures = validate(model)
-    before, after = decisive(best), decisive(figures)
-    if before is not None and after is not None and after < before:
-        model.load_state_dict(course.best.state)
-        return best
-    return figures
+    model, best = course.judged, course.best
+    assert best.verdict is not None
+    model.load_state_dict(best.state)
+    if method.finish(model.eval(), course.run):
+        after = validate(model)
+        gain = after.gain(best.verdict)
+        if gain is None or gain.mean >= -gain.error:  # unless it is clearly worse
+            return after
+        model.load_state_dict(best.state)
+    return best.verdict
 
 
 def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: bool) -> None:
@@ -343,17 +364,55 @@ def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: 
 
 
 class _Best:
-    """The weights of the best epoch so far; of the last one where there is no score."""
+    """The weights of the epoch to keep; of the last one where nothing says which is better.
 
-    def __init__(self) -> None:
+    Few validation images tell epochs apart badly, so what is known beforehand counts. A head on frozen
+    features comes to memorise: a later epoch must be clearly better than the one kept. A whole network, its
+    weights averaged and its rate falling to nothing, settles only at the end: the latest epoch is kept that
+    is not clearly worse than the best. Clearly is by more than one standard error; of a score it is 0.
+    """
+
+    def __init__(self, *, later: bool) -> None:
+        self._later = later
         self.epoch = 0
-        self.score: float | None = None
+        self.verdict: Verdict | None = None
         self.state: dict[str, Any] = {}
+        self._top: Verdict | None = None  # the highest so far
 
-    def offer(self, epoch: int, score: float | None, model: Classifier) -> None:
-        if score is None or self.score is None or score > self.score:
-            self.epoch, self.score = epoch, score
+    def offer(self, epoch: int, verdict: Verdict, model: Classifier) -> None:
+        gain = None if self._top is None else verdict.gain(self._top)
+        if gain is None or gain.mean >= 0:
+            self._top = verdict
+        if not self._later and self.verdict is not None:
+            gain = verdict.gain(self.verdict)
+        if gain is None or gain.mean > gain.error or (self._later and gain.mean >= -gain.error):
+            self.epoch, self.verdict = epoch, verdict
             self.state = copy.deepcopy(model.state_dict())
+
+    def judgements(self) -> dict[str, Tensor]:
+        """Return what the method has said of each image, about the epoch kept and the highest one."""
+        verdicts = {"kept": self.verdict, "top": self._top}
+        return {
+            name: torch.tensor(verdict.each)  # a copy: both may be the same array
+            for name, verdict in verdicts.items()
+            if verdict is not None and verdict.each is not None
+        }
+
+    def restore(
+        self,
+        epoch: int,
+        state: dict[str, Tensor],
+        records: Sequence[Record],
+        judgements: Mapping[str, Tensor],
+    ) -> None:
+        """Take over what a checkpoint has kept."""
+        self.epoch, self.state = epoch, state
+        if not epoch:
+            return
+        each = {name: value.cpu().numpy() for name, value in judgements.items()}
+        top = max(records, key=lambda record: -math.inf if record["score"] is None else record["score"])
+        self.verdict = Verdict(records[epoch - 1], each.get("kept"))
+        self._top = Verdict(top, each.get("top"))
 
 
 def _check_finite(loss: Tensor, terms: dict[str, Tensor], batch: Batch, course: Course) -> None:

@@ -27,7 +27,7 @@ from tertium.describe import setting_of
 from tertium.distributed import barrier, gather_rows, own_rows, rank, world
 from tertium.errors import InputError
 from tertium.features import Extractor
-from tertium.fit import Fitted, Judge, Keeper, Offers, Record, Validate, fit, make_fabric
+from tertium.fit import Fitted, Judge, Keeper, Offers, Record, Validate, Verdict, fit, make_fabric
 from tertium.frequencies import Frequencies, estimate, propensities
 from tertium.inputs import check_pictures, feature_names, load_features
 from tertium.keeping import CheckpointKeeper, Stops
@@ -338,16 +338,18 @@ class _Session:
         """Do what may show that the inputs are at fault, before anything is written."""
         if self.on_images:
             self.backbone = pretrained(self.settings.backbone, self.settings.weights)
-        if "head" not in self.settings.phases():
-            for part in (self.training, self.validation):
-                assert part.inputs.pictures is not None
-                mine = part.inputs.pictures.select(own_rows(len(part.inputs)))
-                self.progress.start("checking images", len(mine), "images")
-                check_pictures(mine, self.progress.advance)
-            classes, boost = self.training.labels.classes, self.settings.boost
-            self.model = Classifier(classes, self.backbone.width, self.backbone, boost)
+        if self.on_images and self.settings.weights == "random" and "head" not in self.settings.phases():
+            self._check_images()  # features of random weights say nothing
+            self.model = Classifier(self.training.labels.classes, self.backbone.width)
         else:
             self.model = self._head_on_features()
+
+    def _check_images(self) -> None:
+        for part in (self.training, self.validation):
+            assert part.inputs.pictures is not None
+            mine = part.inputs.pictures.select(own_rows(len(part.inputs)))
+            self.progress.start("checking images", len(mine), "images")
+            check_pictures(mine, self.progress.advance)
 
     def create_folder(self, out: Path, data: dict[str, Any], *, overwrite: bool) -> None:
         """Begin a run folder, which all processes must see."""
@@ -440,18 +442,19 @@ class _Session:
 
     def run(self) -> Outcome:
         """Go through the phases of the protocol and keep the best model."""
-        if "head" not in self.settings.phases():
-            return self._finish(
-                "whole", self._phase("whole", self.training, self.validation), self.validation
-            )
-        head = self._phase("head", *self.head_parts)
-        if "whole" not in self.settings.phases():
+        head = self._phase("head", *self.head_parts) if "head" in self.settings.phases() else None
+        if head is not None and "whole" not in self.settings.phases():
             return self._finish("head", head, self.head_parts[1])
         # A copy is trained: the frozen backbone is still what belongs to the head.
-        self.model = head.model.on_images(copy.deepcopy(self.backbone), self.settings.boost)
+        start = self.model if head is None else head.model
+        self.model = start.on_images(copy.deepcopy(self.backbone), self.settings.boost)
         whole = self._phase("whole", self.training, self.validation)
-        before, after = head.decisive, whole.decisive
-        if before is not None and after is not None and before > after:
+        if head is None:
+            return self._finish("whole", whole, self.validation)
+        assert whole.judge is not None
+        before = self._validate(self.head_parts[1])(head.model, whole.judge)
+        gain = whole.kept.gain(before)
+        if gain is not None and gain.mean < 0:
             self._say("the head alone did better than after training everything: it is kept")
             return self._finish("head", head, self.head_parts[1])
         return self._finish("whole", whole, self.validation)
@@ -492,7 +495,7 @@ class _Session:
         if about["memorised"]:
             self.memorised[phase] = about["memorised"]
         model = self.model.to(self.fabric.device).eval()
-        return Fitted(model, about["records"], about["best_epoch"], about["kept"])
+        return Fitted(model, about["records"], about["best_epoch"], Verdict(about["kept"]))
 
     def _keeper(self, phase: str) -> Keeper:
         if self.folder is None:
@@ -501,7 +504,7 @@ class _Session:
             name: {
                 "records": fitted.records,
                 "best_epoch": fitted.best_epoch,
-                "kept": fitted.kept,
+                "kept": fitted.kept.figures,
                 "memorised": self.memorised.get(name),
             }
             for name, fitted in self.done.items()
@@ -532,8 +535,11 @@ class _Session:
     ) -> Fitted:
         validate = self._validate(validation)
 
-        def judged(model: Classifier, judge: Judge) -> Record:
-            return validate(model, judge) | ({} if watch is None else {"watched": watch(model)})
+        def judged(model: Classifier, judge: Judge) -> Verdict:
+            verdict = validate(model, judge)
+            if watch is not None:
+                verdict.figures["watched"] = watch(model)
+            return verdict
 
         plan: Plan = getattr(self.settings, phase)
         if epochs is not None:
@@ -569,24 +575,25 @@ class _Session:
         present (docs/training.md has what each way of choosing gave).
         """
         if not len(part.labels):
-            return lambda *_: {"score": None}
+            return lambda *_: Verdict({"score": None})
         judged, blind = _assume_where_blind(part.labels)
 
-        def validate(model: Classifier, judge: Judge) -> Record:
+        def validate(model: Classifier, judge: Judge) -> Verdict:
             scores = self._scores(model, part)
             ap = average_precision(scores, judged)
             known = ap[~blind]
-            own = judge(scores, part.labels)
-            return ({} if own is None else {"judged": own}) | {
+            each = judge(scores, part.labels)
+            figures = {
                 "score": _mean(ap),
                 "known_map": _mean(known),
                 "known_scored": int(np.isfinite(known).sum()),
             }
+            return Verdict(figures if each is None else {"judged": float(each.mean())} | figures, each)
 
         return validate
 
     def _finish(self, phase: str, fitted: Fitted, validation: Part) -> Outcome:
-        model = fitted.model
+        model, kept = fitted.model, fitted.kept.figures
         thresholds = np.full(len(model.classes), 0.5)
         if len(validation.labels):
             probabilities = self._scores(model, validation)
@@ -606,9 +613,9 @@ class _Session:
             "phase": phase,
             "epochs": len(fitted.records),
             "best_epoch": fitted.best_epoch,
-            "validation_score": fitted.kept["score"],
-            "validation_known_map": fitted.kept.get("known_map"),
-            "validation_known_scored": fitted.kept.get("known_scored"),
+            "validation_score": kept["score"],
+            "validation_known_map": kept.get("known_map"),
+            "validation_known_scored": kept.get("known_scored"),
             "seconds": round(time.perf_counter() - self.started, 2),
             "memorised": self.memorised,
         }

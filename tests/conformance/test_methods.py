@@ -46,6 +46,7 @@ def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None, names=
         epoch=epoch,
         epochs=10,
         lr=0.1,
+        whole=False,
         labels=known,
         state=SampleState(*known.shape),
         rng=torch.Generator().manual_seed(seed),

@@ -18,7 +18,7 @@ from tertium.config import HEAD, Settings
 from tertium.data import Batch, FeatureLoader, Order
 from tertium.distributed import rank, world
 from tertium.errors import InputError
-from tertium.fit import Offers, fit, make_fabric
+from tertium.fit import Offers, Verdict, fit, make_fabric
 from tertium.labels import Labels
 from tertium.model import Classifier
 from tertium.state import SampleState
@@ -73,7 +73,7 @@ def train_one(name, parameters, fabric):
         PLAN,
         labels=labels,
         fabric=fabric,
-        validate=lambda *_: {"score": None},
+        validate=lambda *_: Verdict({"score": None}),
         seed=SEED,
         state=state,
         offers=Offers(lambda: features, lambda _: guesses, lambda *_: guesses),

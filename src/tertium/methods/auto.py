@@ -20,7 +20,7 @@ from tertium.model import Classifier
 
 EPOCHS = 2  # of the heads whose scores tell the frequencies: later they memorise
 WEIGHT = 5.0  # of a known positive there
-_RIDGE = 0.1  # of the mean variance of a feature
+_RIDGE = 2.0  # of the mean variance of a feature, for as many images as features; less for more images
 _IMAGES = 100_000  # that least squares look at, at most
 _WIDEST = 8192  # features, up to which they are worth their D × D numbers
 _BLOCK = 4096  # images at a time
@@ -110,7 +110,7 @@ def average_with_least_squares(
         inputs = (inputs - model.center) * model.scale
         covariance.addmm_(inputs.T, inputs, alpha=1 / len(rows))
         products.addmm_(completed.T, inputs, alpha=1 / len(rows))
-    ridge = _RIDGE * covariance.diagonal().mean() * torch.eye(width, device=device)
+    ridge = _RIDGE * width / len(rows) * covariance.diagonal().mean() * torch.eye(width, device=device)
     other = torch.linalg.solve(covariance + ridge, products.T).T
     spread, theirs = (_spread(weight, covariance) for weight in (head.weight, other))
     both = head.weight / spread + other / theirs

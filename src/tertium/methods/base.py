@@ -24,6 +24,7 @@ class Run(Protocol):
     epoch: int  # from 1
     epochs: int
     lr: float  # of the head, at this step
+    whole: bool  # whether the backbone is trained too
     labels: Labels  # of the training images, in the order of ``Batch.index``
     state: SampleState  # tables with a row for each training image, and named tensors
     rng: Generator
@@ -104,10 +105,12 @@ class Method:
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Write back what the step taught; runs without gradient."""
 
-    def judge(self, scores: npt.NDArray[np.float32], labels: Labels, run: Run) -> float | None:
-        """Return how well probabilities [N, C] of held-out images explain their labels, more being better.
+    def judge(
+        self, scores: npt.NDArray[np.float32], labels: Labels, run: Run
+    ) -> npt.NDArray[np.float64] | None:
+        """Return how well probabilities [N, C] of held-out images explain the labels of each [N].
 
-        It decides which epoch is kept. None leaves that to the mean AP on known labels.
+        More is better; the mean decides which epoch is kept. None leaves that to the mean AP on known labels.
         """
         return None
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tertium.calibration import Chances, calibrate, log_likelihood
 from tertium.data import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -18,6 +19,7 @@ from tertium.methods.compiled import softplus_and_sigmoid
 from tertium.methods.curves import Curve, bce, mean_loss
 
 _MOST_PRESENT = 0.9  # of a class's unknown labels: a guess at k must not make a class certain
+_FITTED = 2**20  # labels, at most, by which logits are scaled before they are judged
 _JUDGED = 4096  # images at a time
 HIGHEST = 1 - 1e-6  # propensity: the logarithm of the rest stays finite
 
@@ -97,21 +99,24 @@ class Likelihood(Method):
         missed = torch.log1p(-run.state.tensors["propensity"]).to(logits.device, logits.dtype)  # [2, C]
         return {"likelihood": mean_loss(logits, batch.labels, _unknown, bce, classes=(missed[0], missed[1]))}
 
-    def judge(self, scores: npt.NDArray[np.float32], labels: Labels, run: Run) -> float | None:
-        """The mean log-likelihood of all labels, unknown ones too.
+    def judge(self, scores: npt.NDArray[np.float32], labels: Labels, run: Run) -> npt.NDArray[np.float64]:
+        """The mean log-likelihood of an image's labels, unknown ones too.
 
         The AP on known labels misleads where these were not drawn at random: of 100 known labels in each
-        class the first epochs already rank nearly all.
+        class the first epochs already rank nearly all. A whole network becomes overconfident while it still
+        learns, which can be mended afterwards: its logits are scaled at best before they are judged.
         """
-        missed_present, missed_absent = 1 - run.state.tensors["propensity"].numpy()
-        total = 0.0
+        present, absent = run.state.tensors["propensity"].numpy()
+        chances = Chances(1.0, np.zeros(len(present)), present, absent)
+        if run.whole:
+            some = np.arange(0, len(scores), -(-scores.size // _FITTED))
+            chances = calibrate(scores[some], labels.dense(some), present, absent, by_class=False)
+        each = np.empty(len(scores))
         for start in range(0, len(scores), _JUDGED):  # in blocks: double precision of all would be large
-            p = np.clip(scores[start : start + _JUDGED].astype(np.float64), 1e-7, 1 - 1e-7)
-            known = labels.dense(np.arange(start, start + len(p)))
-            found = np.where(known > 0, p, 1 - p)
-            found = np.where(known == 0, p * missed_present + (1 - p) * missed_absent, found)
-            total += float(np.log(found).sum())
-        return total / scores.size
+            rows = np.arange(start, min(start + _JUDGED, len(scores)))
+            likely = chances.calibrated(scores[rows])
+            each[rows] = log_likelihood(likely, labels.dense(rows), present, absent).mean(axis=1)
+        return each
 
 
 def _unknown(logits: Tensor, missed_present: Tensor, missed_absent: Tensor) -> Curve:
