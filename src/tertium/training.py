@@ -212,10 +212,11 @@ def _session(
         progress = None  # one of them talks
     # A method's own random numbers come from its generator; this covers layers such as dropout.
     with torch.random.fork_rng():
-        torch.manual_seed(settings.seed + rank())
+        torch.manual_seed(settings.seed)  # random weights are the same in all processes
         session = _Session(settings, method, training, validation, progress or Progress(), fabric)
         try:
             session.prepare()
+            torch.manual_seed(settings.seed + rank())
             yield session
         except RuntimeError as error:
             if world() > 1 and any(sign in str(error) for sign in _LOST):

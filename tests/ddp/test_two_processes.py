@@ -34,6 +34,8 @@ def test_two_processes_agree_with_one(tmp_path):
             if reason:
                 differ[name, str(parameters)] = reason
     assert not differ
+    first, second = (load_file(tmp_path / f"random{rank}.safetensors") for rank in (0, 1))
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 def difference(alone, state, folder):

@@ -22,6 +22,7 @@ from tertium.fit import Offers, Verdict, fit, make_fabric
 from tertium.labels import Labels
 from tertium.model import Classifier
 from tertium.state import SampleState
+from tertium.training import train
 from tests.reference import VARIANTS
 
 CASES = [(name, {}) for name in sorted(methods.available())] + VARIANTS
@@ -83,6 +84,27 @@ def train_one(name, parameters, fabric):
     return weights | {"losses": losses}, state
 
 
+def train_from_random_weights() -> dict[str, torch.Tensor]:
+    """Train a small network from nothing; its averaged weights start from a copy in each process."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (32, 32, 32, 3), dtype=np.uint8)
+    labels = Labels.from_dense(np.where(rng.random((32, 2)) < 0.5, 1, -1))
+    outcome = train(
+        labels,
+        images,
+        method="negative",
+        protocol="finetune",
+        backbone="mobilenetv3_small_050",
+        weights="random",
+        image_size=32,
+        workers=0,
+        epochs=1,
+        validation=0,
+        device="cpu",
+    )
+    return {name: value.contiguous() for name, value in outcome.trained.model.state_dict().items()}
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     fabric = make_fabric(Settings(device="cpu"))
@@ -96,6 +118,7 @@ def main(folder: Path) -> None:
             save_file(found, place / "found.safetensors")
         fabric.barrier()
         state.save(place)
+    save_file(train_from_random_weights(), folder / f"random{rank()}.safetensors")
     fabric.barrier()
 
 
