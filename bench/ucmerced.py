@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import multiprocessing
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,44 +58,56 @@ def fits(row: Row, known: Labels) -> bool:
     return True
 
 
-def measured(folder: Path, protocol: str, row: Row, known: Labels, test: Labels, **settings: Any) -> float:
-    """Train on what is known; return the test mAP."""
-    before = time.process_time(), time.perf_counter()
-    outcome = train(
-        known,
-        folder / "images",
-        method=row.method,
-        config={"protocol": protocol, "workers": 0, **settings, **row.given},
-    )
-    found = outcome.trained.evaluate(test, folder / "images").map_c
-    cpu, wall = time.process_time() - before[0], time.perf_counter() - before[1]
-    summary = outcome.summary
-    print(
-        f"{protocol} {row.name} seed {settings['seed']}: test {100 * found:.2f}, validation "
-        f"{100 * summary['validation_score']:.2f}, epoch {summary['best_epoch']} of {summary['epochs']}, "
-        f"{cpu:.0f} s of CPU, {wall:.0f} s",
-        file=sys.stderr,
-        flush=True,
-    )
-    return float(found)
+@dataclass(frozen=True)
+class Task:
+    """One training run."""
+
+    folder: Path
+    protocol: str
+    row: Row
+    scheme: str
+    settings: Mapping[str, Any]
+
+    def measured(self) -> float | None:
+        """Train on what is known and return the test mAP; None where the method cannot learn from it."""
+        torch.set_num_threads(1)
+        seed, images = self.settings["seed"], self.folder / "images"
+        known = parse(self.scheme).apply(read(self.folder, "train"), seed)
+        if not fits(self.row, known):
+            return None
+        before = time.process_time()
+        outcome = train(
+            known,
+            images,
+            method=self.row.method,
+            config={"protocol": self.protocol, "workers": 0, **self.settings, **self.row.given},
+        )
+        found = outcome.trained.evaluate(read(self.folder, "test"), images).map_c
+        summary = outcome.summary
+        print(
+            f"{self.protocol} {self.row.name} {self.scheme} seed {seed}: test {100 * found:.2f}, "
+            f"{summary['phase']} epoch {summary['best_epoch']} of {summary['epochs']}, "
+            f"{time.process_time() - before:.0f} s of CPU",
+            file=sys.stderr,
+            flush=True,
+        )
+        return float(found)
 
 
-def runs(options: argparse.Namespace) -> Iterator[tuple[Key, float | None]]:
-    """Train everything with one seed before the next, so that an interrupted bench has whole tables."""
-    full, test = read(options.folder, "train"), read(options.folder, "test")
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        for protocol in options.protocols:
-            given: dict[str, Any] = {"seed": seed, "image_size": options.image_size}
-            if protocol == "finetune":
-                given |= {"epochs": options.epochs, **parse_overrides(options.whole)}
-            for scheme in options.schemes:
-                known = parse(scheme).apply(full, seed)
-                print(f"{scheme}: {known}", file=sys.stderr, flush=True)
-                for row in rows_from(options.methods):
-                    found = None
-                    if fits(row, known):
-                        found = measured(options.folder, protocol, row, known, test, **given)
-                    yield (protocol, row.name, scheme), found
+def tasks(options: argparse.Namespace) -> list[Task]:
+    """Everything with one seed before the next, so that an interrupted bench has whole tables."""
+    return [
+        Task(options.folder, protocol, row, scheme, settings)
+        for seed in range(options.first_seed, options.first_seed + options.seeds)
+        for protocol in options.protocols
+        for settings in [
+            {"seed": seed, "image_size": options.image_size}
+            | ({} if protocol == "linear" else {"whole.epochs": options.epochs})
+            | parse_overrides(options.settings)
+        ]
+        for scheme in options.schemes
+        for row in rows_from(options.methods)
+    ]
 
 
 def cell(values: list[float | None]) -> str:
@@ -118,20 +133,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--methods", default=METHODS, help="as for tertium compare, separated by commas")
     parser.add_argument("--schemes", nargs="+", default=SCHEMES)
-    parser.add_argument("--protocols", nargs="+", default=("linear", "finetune"))
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--protocols", nargs="+", default=("linear", "linear_init"))
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0, help="to go on where a bench was interrupted")
     parser.add_argument("--image-size", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=4, help="of finetune; linear has its default")
-    parser.add_argument("--whole", nargs="+", default=(), metavar="KEY=VALUE", help="settings of finetune")
+    parser.add_argument("--epochs", type=int, default=6, help="of training everything")
+    parser.add_argument("--settings", nargs="+", default=(), metavar="KEY=VALUE")
+    parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     found: dict[Key, list[float | None]] = defaultdict(list)
-    try:
-        for key, value in runs(options):
-            found[key].append(value)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    planned = tasks(options)
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        try:
+            for task, value in zip(planned, pool.map(Task.measured, planned), strict=True):
+                found[task.protocol, task.row.name, task.scheme].append(value)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            pool.shutdown(cancel_futures=True)
     show(found)
 
 

@@ -66,6 +66,19 @@ def test_features_agree_with_the_ones_shared(shipped, coco):
     assert similar.diagonal().mean() > 0.6
 
 
+@pytest.mark.parametrize(("weights", "stay"), [(None, True), ("random", False)])
+def test_statistics_of_pretrained_layers_stay(weights, stay):
+    model = Classifier(("a", "b"), 1280, pretrained(weights=weights))
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    model.train()
+    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    torch.nn.init.ones_(model.head.weight)
+    model(images).sum().backward()
+    changed = [name for name, value in model.named_buffers() if not torch.equal(value, before[name])]
+    assert bool(changed) is not stay
+    assert all(value.grad is not None for value in model.parameters())  # scales and shifts are learned
+
+
 def test_parameter_groups_cover_every_parameter_once():
     model = Classifier(["a", "b"], 1280, Backbone())
     groups = model.groups(1e-3, 1e-4, 0.05)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bench import ucmerced
 from tertium import methods
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -15,6 +16,7 @@ from tertium.readers import read_labels
 from tertium.runs import RunFolder
 from tertium.schemes import parse
 from tertium.training import train
+from tests.conftest import SHARED
 
 
 def problem(rng, images=300, classes=4):
@@ -203,6 +205,21 @@ def test_protocols_on_images(tmp_path, photos, protocol, quick, phases):
     np.testing.assert_allclose(loaded.predict_proba(photos, names=names), direct, atol=1e-6)
     if protocol == "linear":  # the others need more than two epochs
         assert loaded.evaluate(labels, photos).map_c > 0.8
+
+
+@pytest.mark.slow
+def test_training_everything_gains_on_photographs():
+    """Few photographs, far from those that the backbone was trained on."""
+    folder = SHARED / "ucmerced"
+    if not folder.is_dir():
+        pytest.skip("no ../shared/data")
+    full, test = ucmerced.read(folder, "train"), ucmerced.read(folder, "test")
+    found = {}
+    for protocol, settings in (("linear", {}), ("linear_init", {"whole.epochs": 4})):
+        outcome = train(full, folder / "images", protocol=protocol, image_size=64, config=settings)
+        assert outcome.summary["phase"] == ("head" if protocol == "linear" else "whole")
+        found[protocol] = outcome.trained.evaluate(test, folder / "images").map_c
+    assert found["linear_init"] > found["linear"] + 0.01
 
 
 def test_the_head_is_kept_where_training_everything_makes_it_worse(photos, tmp_path):

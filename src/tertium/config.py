@@ -72,7 +72,7 @@ class Plan(Phase):
 
 # docs/training.md says how these were found.
 HEAD = Phase(None, None, 3e-4, 0.0, 1.0, "cosine", 0.1, 0.0, 0.0, None)
-WHOLE = Phase(None, None, 3e-4, 1e-3, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
+WHOLE = Phase(None, None, 1e-3, 1e-3, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
 
 
 @dataclass(frozen=True)

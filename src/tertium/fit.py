@@ -377,21 +377,19 @@ class _Best:
         self.epoch = 0
         self.verdict: Verdict | None = None
         self.state: dict[str, Any] = {}
-        self._top: Verdict | None = None  # the highest so far
+        self._rival: Verdict | None = None  # the one kept; with ``later`` the highest so far
 
     def offer(self, epoch: int, verdict: Verdict, model: Classifier) -> None:
-        gain = None if self._top is None else verdict.gain(self._top)
-        if gain is None or gain.mean >= 0:
-            self._top = verdict
-        if not self._later and self.verdict is not None:
-            gain = verdict.gain(self.verdict)
-        if gain is None or gain.mean > gain.error or (self._later and gain.mean >= -gain.error):
+        gain = None if self._rival is None else verdict.gain(self._rival)
+        if gain is None or (gain.mean >= -gain.error if self._later else gain.mean > gain.error):
             self.epoch, self.verdict = epoch, verdict
             self.state = copy.deepcopy(model.state_dict())
+        if gain is None or gain.mean >= 0:
+            self._rival = verdict if self._later else self.verdict
 
     def judgements(self) -> dict[str, Tensor]:
-        """Return what the method has said of each image, about the epoch kept and the highest one."""
-        verdicts = {"kept": self.verdict, "top": self._top}
+        """Return what the method has said of each image, about the epoch kept and its rival."""
+        verdicts = {"kept": self.verdict, "rival": self._rival}
         return {
             name: torch.tensor(verdict.each)  # a copy: both may be the same array
             for name, verdict in verdicts.items()
@@ -410,9 +408,10 @@ class _Best:
         if not epoch:
             return
         each = {name: value.cpu().numpy() for name, value in judgements.items()}
-        top = max(records, key=lambda record: -math.inf if record["score"] is None else record["score"])
-        self.verdict = Verdict(records[epoch - 1], each.get("kept"))
-        self._top = Verdict(top, each.get("top"))
+        # Without judgements the one kept has the highest score.
+        self.verdict, self._rival = (
+            Verdict(records[epoch - 1], each.get(name)) for name in ("kept", "rival")
+        )
 
 
 def _check_finite(loss: Tensor, terms: dict[str, Tensor], batch: Batch, course: Course) -> None:
