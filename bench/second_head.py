@@ -30,7 +30,7 @@ def gains(known: Labels, features: np.ndarray, truth: Labels, others: np.ndarray
 
     outcome = train(known, features=features, method="auto", seed=seed, patience=99, watch=measured)
     by_labels = max(outcome.records, key=lambda record: record["score"])
-    by_likelihood = max(outcome.records, key=lambda record: record["judged"])
+    by_likelihood = outcome.records[outcome.summary["best_epoch"] - 1]
     return [by_labels["watched"], by_likelihood["watched"], measured(outcome.trained.model)]
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,13 +144,14 @@ def main() -> None:
     found: dict[Key, list[float | None]] = defaultdict(list)
     planned = tasks(options)
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(task.measured): task for task in planned}
         try:
-            for task, value in zip(planned, pool.map(Task.measured, planned), strict=True):
-                found[task.protocol, task.row.name, task.scheme].append(value)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+            for run in as_completed(running):
+                task = running[run]
+                found[task.protocol, task.row.name, task.scheme].append(run.result())
+        finally:
             pool.shutdown(cancel_futures=True)
-    show(found)
+            show(found)
 
 
 if __name__ == "__main__":

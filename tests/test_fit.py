@@ -14,7 +14,8 @@ from tertium.errors import InputError
 from tertium.fit import Verdict, _Best, fit, make_fabric, rate_factor
 from tertium.labels import Labels
 from tertium.methods import Method, make
-from tertium.model import Classifier
+from tertium.model import Classifier, pretrained
+from tertium.predict import Inputs
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_what_a_method_finishes_must_not_be_worse(data, afterwards, kept):
 
 def test_a_judgement_decides_before_the_score(data):
     features, labels = data
-    given = iter([(0.9, [-3.0, -4.0]), (0.5, [-1.0, -1.1]), (0.7, [-0.1, -2.0]), (0.8, [-2.0, -1.0])])
+    given = iter([(0.9, [-3.0, -4.0]), (0.5, [-1.0, -1.1]), (0.7, [-0.1, -1.9]), (0.8, [-2.0, -1.0])])
     fitted = fit(
         Classifier(labels.classes, features.shape[1]),
         make("negative"),
@@ -229,15 +230,36 @@ def verdict(score, each):
     ],
 )
 def test_few_images_do_not_overrule_what_is_known_beforehand(later, epoch):
-    best = _Best(later=later)
     model = Classifier(("a",), 2)
-    for number, each in enumerate(([-3, -4], [-1, -1.1], [-0.1, -1.9], [-0.9, -1.2], [-2, -2.1]), 1):
-        best.offer(number, verdict(0.5, np.array(each, dtype=float)), model)
+    said = ([-3, -4], [-1, -1.1], [-0.1, -1.9], [-0.9, -1.2], [-2, -2.1])
+    epochs = [verdict(0.5, np.array(2 * each, dtype=float)) for each in said]
+    best = _Best(later=later)
+    for number, offered in enumerate(epochs, 1):
+        best.offer(number, offered, model)
     assert best.epoch == epoch
     again = _Best(later=later)
-    again.restore(epoch, {}, [{"score": 0.5}] * 5, best.judgements())
-    again.offer(6, verdict(0.5, np.array([-1.9, -1.95])), model)
+    again.restore(epoch, {}, [offered.figures for offered in epochs], best.judgements())
+    # Clearly worse than the third epoch, not clearly than the fourth; and no better than the second.
+    again.offer(6, verdict(0.9, np.array([-0.3, -2.1, -0.3, -2.1])), model)
     assert again.epoch == epoch
+
+
+def test_a_whole_network_is_kept_from_its_latest_good_epoch():
+    images = np.zeros((8, 32, 32, 3), dtype=np.uint8)
+    labels = Labels.from_dense(np.ones((8, 1), dtype=np.int8))
+    inputs = Inputs.named(images, None, labels.images.to_pylist())
+    backbone = pretrained("mobilenetv3_small_050", "random")
+    given = iter([verdict(0.5, [0.0, 0.0]), verdict(0.5, [1.0, 1.0]), verdict(0.5, [0.5, 1.2])])
+    fitted = fit(
+        Classifier(labels.classes, backbone.width, backbone),
+        make("negative"),
+        inputs.loader(labels, 32, Order(8, 4), workers=0),
+        replace(PLAN, epochs=3, patience=9, backbone_lr=1e-3),
+        labels=labels,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=lambda *_: next(given),
+    )
+    assert fitted.best_epoch == 3
 
 
 def test_how_much_better_a_model_is():

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from tertium import methods
@@ -24,6 +25,7 @@ from tertium.training import resume, train
 from tertium.validation import Scored
 
 WITH_STATE = [
+    ("auto", {}),
     ("role", {}),
     ("ll_cp", {"delta": 5.0}),
     ("pseudo", {"share": 0.5}),
@@ -111,6 +113,40 @@ def test_a_killed_run_goes_on_to_the_same_bits(problem, monkeypatch, method, par
     resume(problem / "cut")
     assert_same(problem / "whole", problem / "cut")
     assert not (problem / "cut" / "checkpoints").exists()
+
+
+def test_a_run_killed_while_it_trains_everything(problem, monkeypatch, rng):
+    """The second phase needs what the first has left: its model, and what chooses between the two."""
+    labels = read_labels(problem / "labels.csv")
+    names = [f"{name}.png" for name in labels.images.to_pylist()]
+    for name in names:
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(problem / name)
+    named = Labels.from_dense(labels.dense(), classes=labels.classes, images=names)
+    write_labels(named, problem / "pictures.csv")
+
+    def on_images(out):
+        train(
+            problem / "pictures.csv",
+            problem,
+            out=problem / out,
+            method="auto",
+            config={"head.epochs": 1, "whole.epochs": 2, "head.batch_size": 32, "whole.batch_size": 32},
+            protocol="linear_init",
+            backbone="mobilenetv3_small_050",
+            weights="random",
+            image_size=32,
+            workers=0,
+            checkpoint_minutes=0.0,
+        )
+
+    on_images("whole")
+    with monkeypatch.context() as patched:
+        kill_after(patched, 6)  # the head took 2 or 3
+        with pytest.raises(Killed):
+            on_images("cut")
+    assert [record["phase"] for record in RunFolder.open(problem / "cut").records()] == ["head", "whole"]
+    resume(problem / "cut")
+    assert_same(problem / "whole", problem / "cut")
 
 
 def test_a_run_without_a_checkpoint_begins_again(problem, monkeypatch):

@@ -203,6 +203,7 @@ def test_protocols_on_images(tmp_path, photos, protocol, quick, phases):
     names = labels.images.to_pylist()
     direct = outcome.trained.predict_proba(photos, names=names)
     np.testing.assert_allclose(loaded.predict_proba(photos, names=names), direct, atol=1e-6)
+    assert outcome.trained.model.center.any()  # standardised
     if protocol == "linear":  # the others need more than two epochs
         assert loaded.evaluate(labels, photos).map_c > 0.8
 

@@ -70,7 +70,7 @@ class Plan(Phase):
     patience: int
 
 
-# docs/training.md says how these were found.
+# docs/training.md says which of these were measured; the others, of WHOLE all but the rates, are customary.
 HEAD = Phase(None, None, 3e-4, 0.0, 1.0, "cosine", 0.1, 0.0, 0.0, None)
 WHOLE = Phase(None, None, 1e-3, 1e-3, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
 

@@ -94,14 +94,16 @@ class Verdict:
     def gain(self, other: Verdict) -> Gain | None:
         """Return how much better this model is than another; None where nothing tells.
 
-        The method's judgement decides; without one the score, of which no error is known.
+        The method's judgement decides; without one the score, of which no error is known, as little as of a
+        single image.
 
-        >>> Verdict({}, np.array([2.0, 1.0, 2.0, 1.0])).gain(Verdict({}, np.zeros(4)))
-        Gain(mean=1.5, error=0.25)
+        >>> Verdict({}, np.array([3.0, 1.0, 3.0, 1.0, 2.0])).gain(Verdict({}, np.zeros(5)))
+        Gain(mean=2.0, error=0.4472135954999579)
         """
         if self.each is not None and other.each is not None:
             gains = self.each - other.each
-            return Gain(float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)))
+            count = len(gains)
+            return Gain(float(gains.mean()), float(gains.std()) / math.sqrt(count - 1) if count > 1 else 0.0)
         mine, theirs = self.figures["score"], other.figures["score"]
         return None if mine is None or theirs is None else Gain(mine - theirs, 0.0)
 
@@ -249,8 +251,12 @@ class Course:
 
     def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
         whole = self.optimizer.state_dict()
+        weights = [value for group in self.optimizer.param_groups for value in group["params"]]
         for key, value in saved.items():
             number, _, name = key.partition(".")
+            weight = weights[int(number)]
+            if value.shape == weight.shape:  # the fused step takes both to lie in memory alike
+                value = torch.empty_like(weight).copy_(value)
             whole["state"].setdefault(int(number), {})[name] = value
         self.optimizer.load_state_dict(whole)
 
@@ -334,7 +340,7 @@ def fit(
         record(verdict.figures)
         course.after_epoch(verdict)
         if course.best_is_old(phase.patience):
-            progress.note(f"stopped early: no better score since epoch {course.best.epoch}")
+            progress.note(f"stopped early: nothing better since epoch {course.best.epoch}")
             break
         keeper.offer(course)
     kept = _finish(course, method, lambda model: validate(model, judge))

@@ -339,11 +339,13 @@ class _Session:
         """Do what may show that the inputs are at fault, before anything is written."""
         if self.on_images:
             self.backbone = pretrained(self.settings.backbone, self.settings.weights)
-        if self.on_images and self.settings.weights == "random" and "head" not in self.settings.phases():
+        if self.settings.weights == "random" and "head" not in self.settings.phases():
             self._check_images()  # features of random weights say nothing
             self.model = Classifier(self.training.labels.classes, self.backbone.width)
-        else:
-            self.model = self._head_on_features()
+            return
+        self.model = self._head_on_features()
+        if "head" not in self.settings.phases():
+            self.head_parts = ()  # a method that wants the features gets them anew, from the cache
 
     def _check_images(self) -> None:
         for part in (self.training, self.validation):

@@ -110,12 +110,13 @@ class Method:
     ) -> npt.NDArray[np.float64] | None:
         """Return how well probabilities [N, C] of held-out images explain the labels of each [N].
 
-        More is better; the mean decides which epoch is kept. None leaves that to the mean AP on known labels.
+        More is better; the mean, as far as its error lets it, decides which epoch is kept. None leaves that
+        to the mean AP on known labels.
         """
         return None
 
     def finish(self, model: Classifier, run: Run) -> bool:
-        """Change the model of the best epoch, once, and say whether it did; what makes it worse is undone."""
+        """Change the model of the best epoch, once; say whether it did. What is clearly worse is undone."""
         return False
 
 

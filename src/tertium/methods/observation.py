@@ -104,7 +104,7 @@ class Likelihood(Method):
 
         The AP on known labels misleads where these were not drawn at random: of 100 known labels in each
         class the first epochs already rank nearly all. A whole network becomes overconfident while it still
-        learns, which can be mended afterwards: its logits are scaled at best before they are judged.
+        learns, which can be mended afterwards: its logits are scaled and shifted at best before that.
         """
         present, absent = run.state.tensors["propensity"].numpy()
         chances = Chances(1.0, np.zeros(len(present)), present, absent)
