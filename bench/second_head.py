@@ -1,8 +1,10 @@
-"""What `auto` gains by choosing its epoch, and by a second head: python -m bench.second_head DIR [seed].
+"""What `auto` gains by how it keeps an epoch, and by a second head: python -m bench.second_head DIR [seeds].
 
-On 5,000 images of the training split of DIR (``labels.csv``, ``train_features.npy``) that are not trained
-on; the test split is not touched. Prints mAP with the epoch chosen by known labels, with the epoch chosen by
-the likelihood, and with the second head averaged in.
+On images of the training split of DIR that are not trained on; the test split is not touched. DIR is COCO
+(``labels.csv``, ``train_features.npy``; 5,000 images held out) or UC Merced (``images/``; 256, at 96 pixels).
+Prints mAP with the epoch chosen by known labels, with that of the highest likelihood, with the one that is
+kept, with the second head averaged in, and with the epoch that would have been best; means over the seeds,
+which are separated by commas.
 """
 
 from __future__ import annotations
@@ -13,39 +15,72 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bench import ucmerced
+from tertium.features import Extractor
 from tertium.inputs import load_features
 from tertium.labels import Labels
-from tertium.predict import Trained
+from tertium.model import pretrained
+from tertium.predict import Inputs, Trained
+from tertium.progress import Progress
 from tertium.readers import read_labels
 from tertium.schemes import parse
 from tertium.training import train
 
-SCHEMES = ("single_positive", "random:0.1", "random:0.3", "positives:0.3", "per_class:100", "balanced:0.1")
-HELD_OUT = 5000
+COCO = ("single_positive", "random:0.1", "random:0.3", "positives:0.3", "per_class:100", "balanced:0.1")
+UCMERCED = ("single_positive", "random:0.2", "positives:0.3", "random:0.1")
+
+
+def read_coco(folder: Path) -> tuple[Labels, np.ndarray]:
+    labels = read_labels(folder / "labels.csv", unlisted="absent").part("train")
+    return labels, load_features(folder / "train_features.npy", len(labels))
+
+
+def read_ucmerced(folder: Path) -> tuple[Labels, np.ndarray]:
+    labels = ucmerced.read(folder, "train")
+    pictures = Inputs.named(folder / "images", None, labels.images.to_pylist()).pictures
+    extractor = Extractor(pretrained(), 96, device=torch.device("cpu"), workers=0, progress=Progress())
+    return labels, extractor(pictures)
 
 
 def gains(known: Labels, features: np.ndarray, truth: Labels, others: np.ndarray, seed: int) -> list[float]:
     def measured(model: torch.nn.Module) -> float:
-        return Trained(model, np.full(len(truth.classes), 0.5), 0).evaluate(truth, features=others).map_c
+        return (
+            100 * Trained(model, np.full(len(truth.classes), 0.5), 0).evaluate(truth, features=others).map_c
+        )
 
     outcome = train(known, features=features, method="auto", seed=seed, patience=99, watch=measured)
-    by_labels = max(outcome.records, key=lambda record: record["score"])
-    by_likelihood = outcome.records[outcome.summary["best_epoch"] - 1]
-    return [by_labels["watched"], by_likelihood["watched"], measured(outcome.trained.model)]
+    records = outcome.records
+    by_labels, by_likelihood, best = (
+        max(records, key=lambda record: record[name]) for name in ("score", "judged", "watched")
+    )
+    kept = records[outcome.summary["best_epoch"] - 1]
+    second = measured(outcome.trained.model)
+    return [by_labels["watched"], by_likelihood["watched"], kept["watched"], second, best["watched"]]
 
 
-def main(folder: Path, seed: int) -> None:
-    labels = read_labels(folder / "labels.csv", unlisted="absent").part("train")
-    features = load_features(folder / "train_features.npy", len(labels))
+def main(folder: Path, seeds: list[int]) -> None:
+    coco = (folder / "train_features.npy").is_file()
+    labels, features = read_coco(folder) if coco else read_ucmerced(folder)
     order = np.random.default_rng(99).permutation(len(labels))
-    apart, rows = np.sort(order[:HELD_OUT]), np.sort(order[HELD_OUT:])
-    print("| | known labels | likelihood | second head |\n|---|---|---|---|")
-    for scheme in SCHEMES:
-        known = parse(scheme).apply(labels[rows], seed)
-        found = gains(known, features[rows], labels[apart], features[apart], seed)
-        print(f"| {scheme} | " + " | ".join(f"{100 * value:.1f}" for value in found) + " |", flush=True)
+    apart, rows = (np.sort(part) for part in np.split(order, [5000 if coco else 256]))
+    print("| | known labels | highest likelihood | kept | second head | best |\n|---|---|---|---|---|---|")
+    for scheme in COCO if coco else UCMERCED:
+        found = [
+            gains(
+                parse(scheme).apply(labels[rows], seed),
+                features[rows],
+                labels[apart],
+                features[apart].astype(np.float32),
+                seed,
+            )
+            for seed in seeds
+        ]
+        print(
+            f"| {scheme} | " + " | ".join(f"{value:.1f}" for value in np.mean(found, axis=0)) + " |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 11)
+    main(Path(sys.argv[1]), [int(seed) for seed in (sys.argv[2] if len(sys.argv) > 2 else "11").split(",")])

@@ -84,10 +84,11 @@ class Task:
         )
         found = outcome.trained.evaluate(read(self.folder, "test"), images).map_c
         summary = outcome.summary
+        scores = " ".join(f"{100 * record['score']:.1f}" for record in outcome.records)
         print(
             f"{self.protocol} {self.row.name} {self.scheme} seed {seed}: test {100 * found:.2f}, "
             f"{summary['phase']} epoch {summary['best_epoch']} of {summary['epochs']}, "
-            f"{time.process_time() - before:.0f} s of CPU",
+            f"validation {scores}, {time.process_time() - before:.0f} s of CPU",
             file=sys.stderr,
             flush=True,
         )

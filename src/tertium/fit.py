@@ -255,9 +255,9 @@ class Course:
         for key, value in saved.items():
             number, _, name = key.partition(".")
             weight = weights[int(number)]
-            if value.shape == weight.shape:  # the fused step takes both to lie in memory alike
-                value = torch.empty_like(weight).copy_(value)
-            whole["state"].setdefault(int(number), {})[name] = value
+            # The fused step takes a weight and its moments to lie in memory alike.
+            alike = torch.empty_like(weight) if value.shape == weight.shape else torch.empty_like(value)
+            whole["state"].setdefault(int(number), {})[name] = alike.copy_(value)
         self.optimizer.load_state_dict(whole)
 
 
