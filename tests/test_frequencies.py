@@ -47,6 +47,18 @@ def test_frequencies_are_found_from_partial_labels(scene, rng, present, absent):
     assert (found.rate <= found.high).all()
 
 
+def test_labels_dropped_at_random_are_recognised(scene, rng):
+    """Then nothing but the known labels counts: their shares are the frequencies."""
+    truth, scores = scene
+    labels = annotated(truth, rng, 0.2, 0.2)
+    found = estimate(scores, labels)
+    present, absent = labels.class_counts
+    np.testing.assert_allclose(found.rate, present / (present + absent), rtol=0.03)
+    np.testing.assert_allclose(found.present, found.absent, rtol=0.05)
+    sought = estimate(scores, annotated(truth, rng, 0.5, 0.2))
+    assert (sought.present > 1.5 * sought.absent).all()
+
+
 def test_classes_annotated_unequally_keep_their_differences(scene, rng):
     truth, scores = scene
     present = np.where(np.arange(CLASSES) % 2, 0.8, 0.15)

@@ -8,7 +8,8 @@ For each class the labels are explained by four numbers: presence rises with the
 of some height and steepness; a present label is known with probability e⁺, an absent one with e⁻. How well
 each e⁺ explains the labels of a class is a curve; it is flat where scores tell little. Classes then learn
 from each other: their log e⁺ are taken as drawn from one normal distribution, whose centre and spread are
-estimated too. So a class that says little about itself is taken to be annotated like the others.
+estimated too. So a class that says little about itself is taken to be annotated like the others. That labels
+were dropped at random, whether present or absent, is weighed as one more explanation.
 """
 
 from __future__ import annotations
@@ -72,13 +73,16 @@ def estimate(
     hidden = len(labels) - present - absent
     curve[present == 0] = 0.0  # says nothing about itself
     mean, deviation, spread = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
-    for group in ((absent > 0) & (hidden > 0), (absent == 0) & (hidden > 0)):  # annotated in different ways
-        if group.any():
-            mean[group], deviation[group], widest = _pooled(curve[group])
+    shares = np.log(np.maximum(present + absent, 0.5) / len(labels))  # known ones among a class's labels
+    for group, dropped in (((absent > 0) & (hidden > 0), shares), ((absent == 0) & (hidden > 0), None)):
+        if group.any():  # annotated in different ways
+            known = None if dropped is None else dropped[group]
+            mean[group], deviation[group], widest = _pooled(curve[group], known)
             spread = max(spread, widest)
     if labels_per_image is not None:
         mean = _rescaled(mean, present, hidden, len(labels), labels_per_image)
-    error = np.where(hidden > 0, 1.96 * np.hypot(deviation, _COMMON_ERROR), 0.0)
+    drawn = -np.expm1(np.minimum(mean, 0.0)) / np.maximum(present, 0.5)  # variance of the log of a count
+    error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + _COMMON_ERROR**2 + drawn), 0.0)
     rate, low, high = (
         _rate(mean + shift * error, present, hidden, len(labels)) for shift in (0.0, 1.0, -1.0)
     )
@@ -183,26 +187,33 @@ def _sigmoid(value: Floats) -> Floats:
 # ---- all classes together ----------------------------------------------------------------------------------
 
 
-def _pooled(curve: Floats) -> tuple[Floats, Floats, float]:
+def _pooled(curve: Floats, shares: Floats | None) -> tuple[Floats, Floats, float]:
     """Return each class's log e⁺ and its standard deviation, given all classes; and the spread between them.
 
     The centre and the spread of the classes' normal distribution are weighed by how well they explain all
-    curves, and averaged over.
+    curves, and averaged over. So is that labels were dropped at random, present or absent ones alike: then a
+    class's log e⁺ is that of the share of its labels that is known, ``shares``.
     """
-    grid = _GRID
-    curve = np.log(np.exp(curve) @ _normal(grid, _CURVE_ERROR).T + 1e-300)
-    kernels = np.stack([_normal(grid, spread) for spread in _SPREADS])  # [T, centre, G]
+    curve = np.log(np.exp(curve) @ _normal(_GRID, _CURVE_ERROR).T + 1e-300)
+    kernels = np.stack([_normal(_GRID, spread) for spread in _SPREADS])  # [T, centre, G]
     fits = np.stack(
         [np.log(np.exp(curve) @ kernel.T + 1e-300).sum(axis=0) for kernel in kernels]
     )  # [T, centre]
+    at_random = 0.0  # the chance of it
+    if shares is not None:
+        fit = sum(np.interp(share, _GRID, row) for share, row in zip(shares, curve, strict=True))
+        at_random = float(_sigmoid(fit - fits.max() - np.log(np.exp(fits - fits.max()).mean())))
     weight = np.exp(fits - fits.max())
-    weight /= weight.sum()
+    weight[weight < 1e-4 * weight.sum()] = 0.0
+    weight *= (1 - at_random) / weight.sum()
     mean, square = np.zeros(len(curve)), np.zeros(len(curve))
-    for spread, centre in zip(*np.nonzero(weight > 1e-4), strict=True):
+    if shares is not None:
+        mean, square = at_random * shares, at_random * shares**2
+    for spread, centre in zip(*np.nonzero(weight), strict=True):
         chance = np.exp(curve) * kernels[spread, centre]
         chance /= chance.sum(axis=1, keepdims=True)
-        mean += weight[spread, centre] * (chance @ grid)
-        square += weight[spread, centre] * (chance @ grid**2)
+        mean += weight[spread, centre] * (chance @ _GRID)
+        square += weight[spread, centre] * (chance @ _GRID**2)
     return mean, np.sqrt(np.maximum(square - mean**2, 0)), float(weight.sum(axis=1) @ _SPREADS)
 
 
