@@ -58,8 +58,8 @@ class Bar(Progress):
         self._done += count
         now = time.perf_counter()
         if self._task is not None and now - self._last > _REDRAW:
-            rate = f"{self._done / (now - self._began):,.0f}/s"
-            self._bars.update(self._task, completed=self._done, rate=rate)
+            rate = self._done / (now - self._began)
+            self._bars.update(self._task, completed=self._done, rate=_speed(rate))
             self._last = now
 
     def note(self, text: str) -> None:
@@ -72,6 +72,17 @@ class Bar(Progress):
             self._bars.remove_task(self._task)
             self._bars.stop()
             self._task = None
+
+
+def _speed(rate: float) -> str:
+    """Return how many a second, or how many seconds each.
+
+    >>> _speed(1234.5), _speed(2.5), _speed(0.25)
+    ('1,234/s', '2.5/s', '4.0 s each')
+    """
+    if rate < 1:
+        return f"{1 / rate:.1f} s each" if rate else ""
+    return f"{rate:.1f}/s" if rate < 10 else f"{rate:,.0f}/s"
 
 
 class Lines(Progress):
@@ -97,7 +108,7 @@ class Lines(Progress):
             rate = self._done / (now - self._began)
             left = (self._total - self._done) / rate
             so_far = f"{self._done:,}/{self._total:,} {self._unit}"
-            self.note(f"{self._what}: {so_far}, {rate:,.0f}/s, {left:,.0f} s left")
+            self.note(f"{self._what}: {so_far}, {_speed(rate)}, {left:,.0f} s left")
             self._last = now
 
     def note(self, text: str) -> None:
