@@ -26,7 +26,8 @@ from tertium.metrics import spearman
 from tertium.predict import Trained
 from tertium.readers import read_labels
 from tertium.schemes import parse
-from tertium.training import Outcome, train
+from tertium.session import Outcome
+from tertium.training import train
 
 SCHEME, SEED = "single_positive", 0
 # Nothing is held out, so that no run stops early: memorising begins where early stopping would end.

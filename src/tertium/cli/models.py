@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tertium.labels import Labels
     from tertium.metrics import Evaluation
     from tertium.predict import Inputs, Trained
-    from tertium.training import Outcome
+    from tertium.session import Outcome
 
 Devices = Annotated[
     int, typer.Option(min=1, help="Processes on this machine that share the images, one for each device.")

@@ -28,8 +28,9 @@ from tertium.model import Classifier
 from tertium.predict import Inputs, scores
 from tertium.readers import read_labels
 from tertium.schemes import parse
+from tertium.session import Outcome
 from tertium.splits import divide
-from tertium.training import TRAIN, VALIDATION, Outcome, train
+from tertium.training import TRAIN, VALIDATION, train
 
 _TEST = "test"
 _BATCH = 2048  # images scored at a time
