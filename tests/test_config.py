@@ -92,6 +92,6 @@ def test_what_is_left_open_depends_on_the_number_of_images():
     assert settings_from({}).resolved(100).resolved(17_000).head == small  # resolved is resolved
 
 
-def test_whole_phase_trains_the_backbone_gently():
+def test_only_the_whole_phase_trains_the_backbone():
     assert HEAD.backbone_lr == 0
-    assert 0 < WHOLE.backbone_lr < WHOLE.lr
+    assert WHOLE.backbone_lr > 0
