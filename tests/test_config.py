@@ -94,4 +94,4 @@ def test_what_is_left_open_depends_on_the_number_of_images():
 
 def test_only_the_whole_phase_trains_the_backbone():
     assert HEAD.backbone_lr == 0
-    assert WHOLE.backbone_lr > 0
+    assert WHOLE.resolved(1000, 32, 300).backbone_lr > 0

@@ -19,14 +19,17 @@ Protocol = Literal["linear", "linear_init", "finetune"]
 Schedule = Literal["constant", "cosine", "one_cycle"]
 
 
+_RATE, _AT_BATCH = 1e-3, 32  # of training everything
+
+
 @dataclass(frozen=True)
 class Phase:
-    """How one phase of training goes; what is None is chosen by the number of images."""
+    """How one phase of training goes; what is None is chosen by the number of images or by the batch."""
 
     epochs: int | None
     batch_size: int | None
-    lr: float  # of the head
-    backbone_lr: float  # 0 where the backbone is frozen
+    lr: float | None  # of the head
+    backbone_lr: float | None  # 0 where the backbone is frozen
     weight_decay: float
     schedule: Schedule
     warmup: float  # share of the steps over which the rate rises
@@ -38,27 +41,33 @@ class Phase:
         for name in ("epochs", "batch_size", "patience"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.lr > 0:
+        if self.lr is not None and not self.lr > 0:
             raise InputError(f"lr must be above 0, not {self.lr}")
         for name in ("ema", "warmup"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must lie in [0, 1), not {getattr(self, name)}")
         for name in ("backbone_lr", "weight_decay", "clip"):
-            if not getattr(self, name) >= 0:
+            if getattr(self, name) is not None and not getattr(self, name) >= 0:
                 raise InputError(f"{name} must not be negative, but is {getattr(self, name)}")
 
     def resolved(self, images: int, largest_batch: int, least_steps: int) -> Plan:
         """Fill in what was left open: few images still get small batches and enough steps.
 
+        The rate goes with the root of the batch, as the noise of a step does.
+
         >>> HEAD.resolved(17_000, 128, 1000).epochs, HEAD.resolved(200, 128, 1000).epochs
         (10, 40)
+        >>> WHOLE.resolved(17_000, 32, 300).lr, WHOLE.resolved(200, 32, 300).lr
+        (0.001, 0.0005)
         """
         fitting = max(8, 2 ** int(math.log2(max(images / 16, 1))))
         batch_size = self.batch_size or min(largest_batch, fitting)
         epochs = self.epochs or max(10, math.ceil(least_steps / math.ceil(images / batch_size)))
         patience = self.patience or max(5, epochs // 2)
-        given = dataclasses.asdict(self)
-        return Plan(**given | {"epochs": epochs, "batch_size": batch_size, "patience": patience})
+        rate = _RATE * math.sqrt(batch_size / _AT_BATCH)
+        found = {"epochs": epochs, "batch_size": batch_size, "patience": patience}
+        found |= {name: rate for name in ("lr", "backbone_lr") if getattr(self, name) is None}
+        return Plan(**dataclasses.asdict(self) | found)
 
 
 @dataclass(frozen=True)
@@ -67,12 +76,14 @@ class Plan(Phase):
 
     epochs: int
     batch_size: int
+    lr: float
+    backbone_lr: float
     patience: int
 
 
 # docs/training.md says which of these were measured; the others, of WHOLE all but the rates, are customary.
 HEAD = Phase(None, None, 3e-4, 0.0, 1.0, "cosine", 0.1, 0.0, 0.0, None)
-WHOLE = Phase(None, None, 1e-3, 1e-3, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
+WHOLE = Phase(None, None, None, None, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
 
 
 @dataclass(frozen=True)

@@ -433,7 +433,7 @@ def _check_finite(loss: Tensor, terms: dict[str, Tensor], batch: Batch, course: 
     )
 
 
-def _optimizer(model: Classifier, phase: Phase) -> torch.optim.Optimizer:
+def _optimizer(model: Classifier, phase: Plan) -> torch.optim.Optimizer:
     groups = model.groups(phase.lr, phase.backbone_lr, phase.weight_decay)
     for group in groups:
         group["peak"] = group["lr"]
