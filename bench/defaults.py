@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 from lightning.fabric import Fabric
 
+from tertium.choosing import Judge, Verdict
 from tertium.config import HEAD
 from tertium.data import FeatureLoader, Order
 from tertium.errors import InputError
-from tertium.fit import Judge, Verdict, fit
+from tertium.fit import fit
 from tertium.labels import Labels
 from tertium.methods import make
 from tertium.metrics import average_precision, evaluate

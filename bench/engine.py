@@ -12,9 +12,10 @@ from lightning.fabric import Fabric
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from bench.measure import Row, paired_ratio, row, show
+from tertium.choosing import Verdict
 from tertium.config import HEAD, WHOLE, Plan
 from tertium.data import Batch, FeatureLoader, Order
-from tertium.fit import Verdict, fit
+from tertium.fit import fit
 from tertium.labels import Labels
 from tertium.methods import make
 from tertium.model import Backbone, Classifier

@@ -8,10 +8,11 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
+from tertium.choosing import Best, Verdict
 from tertium.config import HEAD, Settings
 from tertium.data import FeatureLoader, Order
 from tertium.errors import InputError
-from tertium.fit import Verdict, _Best, fit, make_fabric, rate_factor
+from tertium.fit import fit, make_fabric, rate_factor
 from tertium.labels import Labels
 from tertium.methods import Method, make
 from tertium.model import Classifier, pretrained
@@ -233,11 +234,11 @@ def test_few_images_do_not_overrule_what_is_known_beforehand(later, epoch):
     model = Classifier(("a",), 2)
     said = ([-3, -4], [-1, -1.1], [-0.1, -1.9], [-0.9, -1.2], [-2, -2.1])
     epochs = [verdict(0.5, np.array(2 * each, dtype=float)) for each in said]
-    best = _Best(later=later)
+    best = Best(later=later)
     for number, offered in enumerate(epochs, 1):
         best.offer(number, offered, model)
     assert best.epoch == epoch
-    again = _Best(later=later)
+    again = Best(later=later)
     again.restore(epoch, {}, [offered.figures for offered in epochs], best.judgements())
     # Clearly worse than the third epoch, not clearly than the fourth; and no better than the second.
     again.offer(6, verdict(0.9, np.array([-0.3, -2.1, -0.3, -2.1])), model)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from tertium.choosing import Best, Judge, Record, Verdict
 from tertium.config import Phase, Plan, Settings
 from tertium.data import Batch, Loader
 from tertium.distributed import all_mean, rank, share_buffers, world
@@ -33,10 +33,7 @@ from tertium.model import Average, Classifier
 from tertium.progress import Progress
 from tertium.state import SampleState
 
-Record = dict[str, Any]
 TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
-Figures = npt.NDArray[np.float64]  # [N] of each validation image
-Judge = Callable[[npt.NDArray[np.float32], Labels], Figures | None]  # of probabilities and labels
 
 
 def _unavailable(*_: Any) -> Any:
@@ -84,37 +81,6 @@ class FitRun:
         return all_mean(value * self.share) if world() > 1 else value
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What validation says of a model: named figures, and the method's own judgement on each image."""
-
-    figures: Record
-    each: Figures | None = None
-
-    def gain(self, other: Verdict) -> Gain | None:
-        """Return how much better this model is than another; None where nothing tells.
-
-        The method's judgement decides; without one the score, of which no error is known, as little as of a
-        single image.
-
-        >>> Verdict({}, np.array([3.0, 1.0, 3.0, 1.0, 2.0])).gain(Verdict({}, np.zeros(5)))
-        Gain(mean=2.0, error=0.4472135954999579)
-        """
-        if self.each is not None and other.each is not None:
-            gains = self.each - other.each
-            count = len(gains)
-            return Gain(float(gains.mean()), float(gains.std()) / math.sqrt(count - 1) if count > 1 else 0.0)
-        mine, theirs = self.figures["score"], other.figures["score"]
-        return None if mine is None or theirs is None else Gain(mine - theirs, 0.0)
-
-
-class Gain(NamedTuple):
-    """A mean difference over images, and its standard error."""
-
-    mean: float
-    error: float
-
-
 Validate = Callable[[Classifier, Judge], Verdict]
 
 
@@ -159,7 +125,7 @@ class Course:
         self.model, self.run, self.memory = model, run, memory
         self.optimizer = _optimizer(model, phase)
         self.average = Average(model, phase.ema) if phase.ema else None
-        self.best = _Best(later=run.whole)
+        self.best = Best(later=run.whole)
         self.records: list[Record] = []
         self.step = 0  # done in this epoch
         self.totals: dict[str, Tensor] = {}  # of this epoch, each term summed over its steps
@@ -367,57 +333,6 @@ def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: 
         model.start_at(method.starting_rate(run))
     if rank() > 0:  # what is drawn before is for all images, from here on for those of a process
         run.rng.manual_seed(seed + rank())
-
-
-class _Best:
-    """The weights of the epoch to keep; of the last one where nothing says which is better.
-
-    Few validation images tell epochs apart badly, so what is known beforehand counts. A head on frozen
-    features comes to memorise: a later epoch must be clearly better than the one kept. A whole network, its
-    weights averaged and its rate falling to nothing, settles only at the end: the latest epoch is kept that
-    is not clearly worse than the best. Clearly is by more than one standard error; of a score it is 0.
-    """
-
-    def __init__(self, *, later: bool) -> None:
-        self._later = later
-        self.epoch = 0
-        self.verdict: Verdict | None = None
-        self.state: dict[str, Any] = {}
-        self._rival: Verdict | None = None  # the one kept; with ``later`` the highest so far
-
-    def offer(self, epoch: int, verdict: Verdict, model: Classifier) -> None:
-        gain = None if self._rival is None else verdict.gain(self._rival)
-        if gain is None or (gain.mean >= -gain.error if self._later else gain.mean > gain.error):
-            self.epoch, self.verdict = epoch, verdict
-            self.state = copy.deepcopy(model.state_dict())
-        if gain is None or gain.mean >= 0:
-            self._rival = verdict if self._later else self.verdict
-
-    def judgements(self) -> dict[str, Tensor]:
-        """Return what the method has said of each image, about the epoch kept and its rival."""
-        verdicts = {"kept": self.verdict, "rival": self._rival}
-        return {
-            name: torch.tensor(verdict.each)  # a copy: both may be the same array
-            for name, verdict in verdicts.items()
-            if verdict is not None and verdict.each is not None
-        }
-
-    def restore(
-        self,
-        epoch: int,
-        state: dict[str, Tensor],
-        records: Sequence[Record],
-        judgements: Mapping[str, Tensor],
-    ) -> None:
-        """Take over what a checkpoint has kept."""
-        self.epoch, self.state = epoch, state
-        if not epoch:
-            return
-        each = {name: value.cpu().numpy() for name, value in judgements.items()}
-        # Without judgements the one kept has the highest score.
-        self.verdict, self._rival = (
-            Verdict(records[epoch - 1], each.get(name)) for name in ("kept", "rival")
-        )
 
 
 def _check_finite(loss: Tensor, terms: dict[str, Tensor], batch: Batch, course: Course) -> None:

@@ -199,16 +199,14 @@ def _pooled(curve: Floats, shares: Floats | None) -> tuple[Floats, Floats, float
     fits = np.stack(
         [np.log(np.exp(curve) @ kernel.T + 1e-300).sum(axis=0) for kernel in kernels]
     )  # [T, centre]
-    at_random = 0.0  # the chance of it
+    weight = np.exp(fits - fits.max())
+    mean, square, at_random = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
     if shares is not None:
         fit = sum(np.interp(share, _GRID, row) for share, row in zip(shares, curve, strict=True))
-        at_random = float(_sigmoid(fit - fits.max() - np.log(np.exp(fits - fits.max()).mean())))
-    weight = np.exp(fits - fits.max())
+        at_random = float(_sigmoid(fit - fits.max() - np.log(weight.mean())))  # the chance of it
+        mean, square = at_random * shares, at_random * shares**2
     weight[weight < 1e-4 * weight.sum()] = 0.0
     weight *= (1 - at_random) / weight.sum()
-    mean, square = np.zeros(len(curve)), np.zeros(len(curve))
-    if shares is not None:
-        mean, square = at_random * shares, at_random * shares**2
     for spread, centre in zip(*np.nonzero(weight), strict=True):
         chance = np.exp(curve) * kernels[spread, centre]
         chance /= chance.sum(axis=1, keepdims=True)

@@ -20,12 +20,13 @@ from lightning.fabric import Fabric
 from tertium import methods
 from tertium.annotation import Annotation
 from tertium.checkpoints import Checkpoint, Checkpoints
+from tertium.choosing import Judge, Record, Verdict
 from tertium.config import Plan, Settings
 from tertium.data import Loader, Order
 from tertium.distributed import barrier, gather_rows, own_rows, rank, world
 from tertium.errors import InputError
 from tertium.features import Extractor
-from tertium.fit import Fitted, Judge, Keeper, Offers, Record, Validate, Verdict, fit
+from tertium.fit import Fitted, Keeper, Offers, Validate, fit
 from tertium.inputs import check_pictures
 from tertium.keeping import CheckpointKeeper, Stops
 from tertium.labels import Labels

@@ -14,11 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from tertium import methods
+from tertium.choosing import Verdict
 from tertium.config import HEAD, Settings
 from tertium.data import Batch, FeatureLoader, Order
 from tertium.distributed import rank, world
 from tertium.errors import InputError
-from tertium.fit import Offers, Verdict, fit, make_fabric
+from tertium.fit import Offers, fit, make_fabric
 from tertium.labels import Labels
 from tertium.model import Classifier
 from tertium.state import SampleState
