@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, distributed, nn
 
 
+_LOST = ("onnection", "gloo", "NCCL", "timed out", "Timeout", "barrier")  # in errors of a broken group
+
+
 def _together() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
@@ -40,6 +43,15 @@ def barrier() -> None:
     """Wait until every process is here."""
     if world() > 1:
         distributed.barrier()
+
+
+def lost(error: RuntimeError) -> bool:
+    """Return whether the error of a process among several says that another has ended or does not answer.
+
+    >>> lost(RuntimeError("Connection closed by peer"))
+    True
+    """
+    return isinstance(error, distributed.DistError) or any(sign in str(error) for sign in _LOST)
 
 
 class _Mean(torch.autograd.Function):

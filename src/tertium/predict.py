@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from tertium.data import FeatureLoader, ImageLoader, Loader, Order
-from tertium.distributed import barrier, from_first, rank, world
+from tertium.distributed import from_first, rank, world
 from tertium.errors import InputError, did_you_mean, some
 from tertium.inputs import (
     ArrayPictures,
@@ -247,10 +247,6 @@ class Trained:
 # ---- several processes -----------------------------------------------------------------------------------
 
 
-class OthersEndedError(Exception):
-    """Another process has ended before its work was done; it says why."""
-
-
 def shares(count: int) -> list[range]:
     """Divide rows among the processes: in order, and in the batches that one process would make.
 
@@ -262,23 +258,15 @@ def shares(count: int) -> list[range]:
     return [range(*pair) for pair in pairwise(edges)]
 
 
-def meet() -> None:
-    """Wait until every process is here; raise `OthersEndedError` if one will never be."""
-    try:
-        barrier()
-    except RuntimeError as error:  # a connection was closed at its other end
-        raise OthersEndedError(str(error).partition("\n")[0]) from None
-
-
 @contextmanager
 def shared_folder(parent: Path) -> Iterator[Path]:
     """Give all processes one folder below ``parent``, which all must see; process 0 removes it at the end."""
-    name = from_first(tempfile.mkdtemp(prefix=".tertium-", dir=parent) if rank() == 0 else "")
+    made = tempfile.mkdtemp(prefix=".tertium-", dir=parent) if rank() == 0 else ""
     try:
-        yield Path(name)
+        yield Path(from_first(made))
     finally:
-        if rank() == 0:
-            shutil.rmtree(name, ignore_errors=True)
+        if made:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def names_of(images: Images | None, features: Features | None) -> list[str]:

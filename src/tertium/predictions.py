@@ -166,9 +166,9 @@ def rank() -> int:
 
 def meet() -> None:
     """Wait for the others."""
-    from tertium import predict
+    from tertium import distributed
 
-    predict.meet()
+    distributed.barrier()
 
 
 def _named(names: Sequence[str], blocks: Iterable[Any]) -> Iterator[tuple[Sequence[str], Any]]:

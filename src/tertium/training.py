@@ -14,7 +14,7 @@ import torch
 from tertium import methods
 from tertium.config import Settings, settings_from
 from tertium.describe import setting_of
-from tertium.distributed import rank, world
+from tertium.distributed import lost, rank, world
 from tertium.errors import InputError
 from tertium.fit import make_fabric
 from tertium.frequencies import Frequencies, estimate, propensities
@@ -32,7 +32,6 @@ from tertium.session import Outcome, Part, Session, Watch
 from tertium.splits import divide
 
 TRAIN, VALIDATION = "train", "val"
-_LOST = ("onnection", "gloo", "NCCL", "timed out", "Timeout", "barrier")  # in errors of a broken group
 
 
 def train(
@@ -181,7 +180,7 @@ def _session(
             torch.manual_seed(settings.seed + rank())
             yield session
         except RuntimeError as error:
-            if world() > 1 and any(sign in str(error) for sign in _LOST):
+            if world() > 1 and lost(error):
                 raise InputError(
                     f"process {rank()} ends, for another has ended or has not answered; "
                     "when that is mended, go on with --resume"

@@ -197,9 +197,9 @@ def evaluate(
     """
     if started(devices):
         return
-    from tertium.distributed import rank
+    from tertium.distributed import barrier, rank
     from tertium.metrics import evaluate_known
-    from tertium.predict import meet, shared_folder, shares
+    from tertium.predict import shared_folder, shares
     from tertium.predictions import write_evaluation
 
     place = out or run / "evaluation.json"
@@ -216,7 +216,7 @@ def evaluate(
         trained, truth, inputs = agreed(prepare)
         with shared_folder(place.parent) as folder:
             known = trained.known_scores(truth, inputs, folder, shares(len(truth)), rank(), progress)
-            meet()
+            barrier()
             if rank() > 0:
                 return
             found = evaluate_known(known, trained.thresholds, _annotations(run, trained.classes))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 _SAID, _OTHERS_ENDED = 2, 3  # exit codes: of a process that has said why it ends, and of one left alone
-_POLL, _GRACE = 0.1, 5.0  # seconds between looks at the processes; that they have to end
+_POLL, _GRACE = 0.1, 3.0  # seconds between looks at the processes; that they have to end
 
 
 def started(devices: int) -> bool:
@@ -52,11 +52,13 @@ def started(devices: int) -> bool:
 
 def _wait_for(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """Wait until all have succeeded, or one has failed."""
-    while any(child.poll() is None for child in children):
-        if any(child.returncode for child in children):
+    while True:
+        ended = [child.poll() for child in children]
+        if any(ended) or None not in ended:
             break
         time.sleep(_POLL)
-    codes = {number: child.returncode for number, child in enumerate(children) if child.returncode}
+    # Asked again: what a process that was seen to end has died of may have ended just after it was asked.
+    codes = {number: code for number, child in enumerate(children) if (code := child.poll())}
     if not codes:
         return
     # One that only lost the others is not the cause, if the cause is known by now.
@@ -68,17 +70,15 @@ def _wait_for(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End those that still run: kindly, so that they remove their files, and after some seconds for good."""
-    for child in children:
-        if child.poll() is None:
-            child.terminate()
-    until = time.monotonic() + _GRACE
-    for child in children:
-        try:
-            child.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+    """See that all end: by themselves, as one that has to say why; else kindly, with files removed; or not."""
+    for end in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
+        running = [child for child in children if child.poll() is None]
+        for child in running:
+            if end is not None:
+                end(child)
+        until = time.monotonic() + _GRACE
+        while time.monotonic() < until and any(child.poll() is None for child in running):
+            time.sleep(_POLL)
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def together() -> Iterator[None]:
     """Join the processes that were started together; alone, nothing happens."""
     from torch import distributed
 
-    from tertium.predict import OthersEndedError
+    from tertium.distributed import lost
 
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
@@ -94,11 +94,15 @@ def together() -> Iterator[None]:
     # As an exception, so that files half-written are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # They only wait for each other, on GPUs too; the one that has most to do may take long.
-    distributed.init_process_group("gloo", timeout=timedelta(days=7))
     try:
+        distributed.init_process_group("gloo", timeout=timedelta(days=7))
         yield
-    except OthersEndedError:
-        raise typer.Exit(_OTHERS_ENDED) from None
+    except RuntimeError as error:
+        if lost(error):
+            raise typer.Exit(_OTHERS_ENDED) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the files are gone: an exception now would only show
     distributed.destroy_process_group()  # not after an error: a process that had joined says its own
 
 
