@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, distributed, nn
 
-
 _LOST = ("onnection", "gloo", "NCCL", "timed out", "Timeout", "barrier")  # in errors of a broken group
 
 

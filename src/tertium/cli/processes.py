@@ -70,7 +70,7 @@ def _wait_for(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """See that all end: by themselves, as one that has to say why; else kindly, with files removed; or not."""
+    """See that all end: by themselves, for one may have to say why; else kindly, files removed; or killed."""
     for end in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
         running = [child for child in children if child.poll() is None]
         for child in running:
