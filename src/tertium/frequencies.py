@@ -9,7 +9,8 @@ of some height and steepness; a present label is known with probability e⁺, an
 each e⁺ explains the labels of a class is a curve; it is flat where scores tell little. Classes then learn
 from each other: their log e⁺ are taken as drawn from one normal distribution, whose centre and spread are
 estimated too. So a class that says little about itself is taken to be annotated like the others. That labels
-were dropped at random, whether present or absent, is weighed as one more explanation.
+were dropped at random, whether present or absent, is weighed as one more explanation: then known labels are
+a random sample, from which the presence at each score is read, and averaged over the scores of all images.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ def estimate(
     the sum of the frequencies.
     """
     chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:_IMAGES])
-    curve = np.concatenate(
-        [
-            _explained(_binned(scores[chosen, start : start + _BLOCK], labels, chosen, start))
-            for start in range(0, len(labels.classes), _BLOCK)
-        ]
-    )
+    blocks = [
+        _binned(scores[chosen, start : start + _BLOCK], labels, chosen, start)
+        for start in range(0, len(labels.classes), _BLOCK)
+    ]
+    curve = np.concatenate([_explained(bins) for bins in blocks])
     present, absent = (count.astype(np.float64) for count in labels.class_counts)
     hidden = len(labels) - present - absent
     curve[present == 0] = 0.0  # says nothing about itself
     mean, deviation, spread = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
-    shares = np.log(np.maximum(present + absent, 0.5) / len(labels))  # known ones among a class's labels
-    for group, dropped in (((absent > 0) & (hidden > 0), shares), ((absent == 0) & (hidden > 0), None)):
+    sampled = np.concatenate([_sampled(bins) for bins in blocks])
+    at_random = np.log(np.maximum(present, 0.5) / (len(labels) * sampled))  # log e⁺, if dropped at random
+    for group, dropped in (((absent > 0) & (hidden > 0), at_random), ((absent == 0) & (hidden > 0), None)):
         if group.any():  # annotated in different ways
             known = None if dropped is None else dropped[group]
             mean[group], deviation[group], widest = _pooled(curve[group], known)
@@ -159,6 +160,23 @@ def _explained(bins: _Binned) -> Floats:
     return np.asarray((fit - np.take_along_axis(fit, best, 1)) / np.take_along_axis(excess, best, 1))
 
 
+def _sampled(bins: _Binned) -> Floats:
+    """Return the frequencies [C] if known labels are a random sample of all.
+
+    A logistic curve through the known labels, averaged over all images, varies less than the share of
+    present ones: by chance the known images may score higher or lower than the others.
+    """
+    known = bins.present + bins.absent
+    count = known + bins.unknown
+    share = (bins.present.sum(-1, keepdims=True) + 0.5) / (known.sum(-1, keepdims=True) + 1)
+    height, steepness = np.log(share / (1 - share)), np.zeros_like(share)
+    for _ in range(_STEPS):
+        p = _sigmoid(height + steepness * bins.score)  # [C, K]
+        height, steepness = _newton(height, steepness, p, bins.score, known, bins.present)
+    p = _sigmoid(height + steepness * bins.score)
+    return np.asarray((p * count).sum(-1) / count.sum(-1))
+
+
 def _surprise(seen: Floats, expected: Floats) -> Floats:
     """Pearson's chi-squared over the bins."""
     return np.asarray(((seen - expected) ** 2 / np.maximum(expected, 1)).sum(-1))
@@ -187,12 +205,12 @@ def _sigmoid(value: Floats) -> Floats:
 # ---- all classes together ----------------------------------------------------------------------------------
 
 
-def _pooled(curve: Floats, shares: Floats | None) -> tuple[Floats, Floats, float]:
+def _pooled(curve: Floats, sampled: Floats | None) -> tuple[Floats, Floats, float]:
     """Return each class's log e⁺ and its standard deviation, given all classes; and the spread between them.
 
     The centre and the spread of the classes' normal distribution are weighed by how well they explain all
-    curves, and averaged over. So is that labels were dropped at random, present or absent ones alike: then a
-    class's log e⁺ is that of the share of its labels that is known, ``shares``.
+    curves, and averaged over. So is that labels were dropped at random, present or absent ones alike, which
+    would give the classes the log e⁺ of ``sampled``.
     """
     curve = np.log(np.exp(curve) @ _normal(_GRID, _CURVE_ERROR).T + 1e-300)
     kernels = np.stack([_normal(_GRID, spread) for spread in _SPREADS])  # [T, centre, G]
@@ -201,10 +219,10 @@ def _pooled(curve: Floats, shares: Floats | None) -> tuple[Floats, Floats, float
     )  # [T, centre]
     weight = np.exp(fits - fits.max())
     mean, square, at_random = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
-    if shares is not None:
-        fit = sum(np.interp(share, _GRID, row) for share, row in zip(shares, curve, strict=True))
+    if sampled is not None:
+        fit = sum(np.interp(log, _GRID, row) for log, row in zip(sampled, curve, strict=True))
         at_random = float(_sigmoid(fit - fits.max() - np.log(weight.mean())))  # the chance of it
-        mean, square = at_random * shares, at_random * shares**2
+        mean, square = at_random * sampled, at_random * sampled**2
     weight[weight < 1e-4 * weight.sum()] = 0.0
     weight *= (1 - at_random) / weight.sum()
     for spread, centre in zip(*np.nonzero(weight), strict=True):
