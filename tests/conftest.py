@@ -1,13 +1,19 @@
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from tertium.cli import main
 
 torch.set_num_threads(1)  # the tests are small and run side by side
+
+# However long an example takes on a busy machine. A person's run looks for new ones, CI's tries the same.
+settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("tests")
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -15,6 +21,13 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef) -> None:
+    """What several tests share is the same whichever of them comes first, and whatever came before it."""
+    if fixturedef.scope != "function":
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,5 @@
 """Two gloo processes on this machine."""
 
-import os
-import socket
-
 import torch
 from torch import distributed, multiprocessing
 
@@ -15,9 +12,8 @@ def test_one_process_changes_nothing():
     assert all_mean(value) is value
 
 
-def _worker(rank, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
+def _worker(rank, meeting):
+    distributed.init_process_group("gloo", init_method=meeting.as_uri(), rank=rank, world_size=2)
     value = torch.tensor(float(rank), requires_grad=True)
     mean = all_mean(value)
     assert mean.item() == 0.5
@@ -27,8 +23,6 @@ def _worker(rank, port):
     distributed.destroy_process_group()
 
 
-def test_two_processes_agree():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(_worker, args=(port,), nprocs=2)
+def test_two_processes_agree(tmp_path):
+    # They meet at a file: a port that is free now may be another's by then.
+    multiprocessing.spawn(_worker, args=(tmp_path / "meeting",), nprocs=2)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -420,7 +420,7 @@ def test_a_body_that_is_too_large_is_not_read(models):
 
 
 def test_a_slow_client_stands_in_nobodys_way(models, monkeypatch):
-    monkeypatch.setattr(serving, "_PATIENCE", 3)
+    monkeypatch.setattr(serving, "_PATIENCE", 6)  # time enough to see it wait, on a busy machine too
     with (
         running(models["images"], Limits(wait_ms=0)) as (port, _),
         socket.create_connection(("127.0.0.1", port), PATIENCE) as client,
@@ -430,9 +430,9 @@ def test_a_slow_client_stands_in_nobodys_way(models, monkeypatch):
         until(lambda: queue(port) == 1)
         assert ask(port)[0] == 200
         found = b"".join(iter(lambda: client.recv(2000), b""))  # until the server hangs up
-        assert time.monotonic() - begin >= 3
+        assert time.monotonic() - begin >= 6
         assert found.startswith(b"HTTP/1.1 408 ")
-        assert b"did not come within 3 seconds" in found
+        assert b"did not come within 6 seconds" in found
         assert queue(port) == 0
 
 
@@ -462,10 +462,13 @@ def test_clients_that_hang_up_are_forgotten(models):
 )
 def test_what_is_no_http(models, sent):
     with running(models["images"]) as (port, _):
+        found = b""
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
-            client.sendall(sent)
-            client.shutdown(socket.SHUT_WR)
-            found = client.recv(2000)
+            with suppress(OSError):  # a server that hangs up before it has read all resets the connection
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError):
+                found = client.recv(2000)
         assert not found or found.startswith(b"HTTP/1.1 4")
         assert ask(port)[0] == 200
 

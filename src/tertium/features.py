@@ -144,7 +144,7 @@ class Extractor:
         """Say once how large the cache is, if that is where features are kept."""
         base = cache_folder()
         if base is not None and folder.is_relative_to(base) and not self._told:
-            size = sum(path.stat().st_size for path in base.rglob("*") if path.is_file())
+            size = sum(map(_size, base.rglob("*")))
             self._progress.note(f"features are kept in {base} ({size / 2**20:,.1f} MB)")
         self._told = True
 
@@ -222,6 +222,13 @@ class Extractor:
 def _planes(pictures: Pictures, row: int, size: int) -> Pixels:
     pixels = np.asarray(resized(pictures.open(row), size))
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:  # a temporary file of another process, gone meanwhile
+        return 0
 
 
 def _list_broken(path: Path, broken: list[str]) -> None:
