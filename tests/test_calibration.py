@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from tertium import calibration, completion
 from tertium.annotation import Annotation
-from tertium.calibration import Chances, calibrate, posterior
-from tertium.metrics import calibration_error
+from tertium.calibration import Chances, calibrate, posterior, thresholds
+from tertium.labels import Labels
+from tertium.metrics import best_thresholds, calibration_error, evaluate
 from tests.test_completion import CLASSES, observed, sigmoid
 
 # ---- the posterior -----------------------------------------------------------------------------------------
@@ -61,6 +62,26 @@ def test_calibration_recovers_a_distortion(rng, present, absent):
     assert found.scale == pytest.approx(0.6, abs=0.08)
     np.testing.assert_allclose(found.shift, shift, atol=0.35)
     assert np.abs(found.calibrated(scores) - p).mean() < 0.3 * np.abs(scores - p).mean()
+
+
+@pytest.mark.parametrize(
+    ("present", "absent"), [(0.1, 0.1), (0.6, 0.02), (0.3, 0.0)], ids=["dropped", "sought", "positives"]
+)
+def test_thresholds_are_nearly_those_of_full_labels(rng, monkeypatch, present, absent):
+    monkeypatch.setattr(calibration, "_BLOCK", 5000)  # so that the classes come in parts
+    scores, labels, _, truth = distorted(rng, 0.6, np.array([0.8, 1.1, 0.9, 1.4]), present, absent)
+    known = np.full(4, present), np.full(4, absent)
+    assumed = np.where(labels == 0, -1, labels) if absent == 0 else labels  # what can be done without e⁺, e⁻
+    ours, theirs, best = (
+        evaluate(scores, truth, cuts).mF1
+        for cuts in (
+            thresholds(scores.astype(np.float32), Labels.from_dense(labels), *known),
+            best_thresholds(scores, assumed),
+            best_thresholds(scores, truth),
+        )
+    )
+    assert ours > best - 0.01
+    assert ours > theirs - 0.001
 
 
 def test_calibration_is_the_top_of_the_likelihood(rng):

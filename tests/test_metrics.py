@@ -244,6 +244,22 @@ def test_to_dict_is_strict_json():
     assert [nothing[name] for name in ("map_c", "map_o", "mF1", "CF1", "OP", "OF1")] == [None] * 6
 
 
+def test_expected_thresholds_beat_every_other(rng):
+    scores = rng.integers(1, 12, size=(60, 5)) / 12  # many are equal
+    presence = rng.random(scores.shape) ** [1, 3, 9, 0.2, 1] * [1, 1, 1, 1, 0.01]
+    found = metrics.expected_thresholds(scores, presence)
+    assert found[4] == 0.5  # expected less than once
+    for column in range(4):
+        values, chances = scores[:, column], presence[:, column]
+
+        def expected_f1(cut, values=values, chances=chances):
+            called = [chance for value, chance in zip(values, chances, strict=True) if value >= cut]
+            return 2 * sum(called) / (len(called) + sum(chances))
+
+        assert expected_f1(found[column]) == pytest.approx(max(map(expected_f1, values)))
+        assert found[column] not in values
+
+
 @settings(max_examples=150, deadline=None)
 @given(problems(ties), floors)
 def test_best_thresholds_beat_every_other(problem, floor):

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tertium.metrics import calibration_error
+from tertium.labels import Labels
+from tertium.metrics import calibration_error, expected_thresholds
 
 Floats = npt.NDArray[np.float64]
 Block = npt.NDArray[np.float32]
@@ -24,6 +25,8 @@ _FOLDS = 3  # a fit on two thirds is judged on the rest
 _ENOUGH = 10  # known validation labels of a class, below which it has no shift of its own
 _SCALE, _SHIFT, _OWN = 1.0, 2.0, 0.5  # how far scale, shift and a class's own shift stray, by prior
 _STEPS = 30  # of scoring; it ends earlier when nothing moves
+_FITTED = 2**20  # labels, at most, by which a large validation part is calibrated for thresholds
+_BLOCK = 2**22  # labels that thresholds look at at a time
 
 
 def posterior(probability: npt.ArrayLike, present: npt.ArrayLike, absent: npt.ArrayLike) -> Floats:
@@ -95,6 +98,25 @@ def calibrate(
         if np.abs(step).max() < 1e-5:
             break
     return Chances(float(1 + params[0]), params[1] + params[2:], present, absent)
+
+
+def thresholds(scores: Block, labels: Labels, present: Floats, absent: Floats) -> Floats:
+    """Return for each class the threshold of the highest F1 that is expected over all labels, known or not.
+
+    Known labels alone would mislead: few of them tell thresholds apart badly, and where positives were sought
+    out, or are all that is known, a class is far rarer than it is among them.
+    """
+    some = np.arange(0, len(scores), -(-scores.size // _FITTED))
+    chances = calibrate(scores[some], labels.dense(some), present, absent)
+    values = labels.dense()
+    found = np.empty(len(present))
+    width = max(1, _BLOCK // len(scores))
+    for start in range(0, len(found), width):
+        part = slice(start, start + width)
+        own = Chances(chances.scale, chances.shift[part], chances.present[part], chances.absent[part])
+        completed = np.where(values[:, part] == 0, own.unknown(scores[:, part]), values[:, part] > 0)
+        found[part] = expected_thresholds(scores[:, part], completed.astype(np.float64))
+    return found
 
 
 def log_likelihood(probabilities: Floats, labels: Signs, present: Floats, absent: Floats) -> Floats:

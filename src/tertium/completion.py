@@ -134,8 +134,9 @@ def _notes(
         )
     if checked.ece_before is not None and checked.ece_after is not None and checked.calibrated:
         notes.append(
-            f"calibration error on known validation labels (cross-fitted): {checked.ece_before:.2%} → "
-            f"{checked.ece_after:.2%}"
+            f"calibrated on {len(checked.labels):,} validation images: the error on their known labels, "
+            f"each judged by a fit that has not seen it, is {checked.ece_after:.2%} (before: "
+            f"{checked.ece_before:.2%})"
         )
     elif checked.ece_before is None and np.count_nonzero(checked.labels):
         notes.append("one sign only is known in the validation images: the probabilities cannot be checked")
@@ -178,12 +179,16 @@ class Tally:
         return int(self._count.sum()), float(self._sum.sum())
 
     def thresholds(self, precision: float) -> Thresholds:
-        """Find the lowest threshold of each class whose labels above have this mean chance."""
+        """Find the lowest threshold of each class whose labels above have this mean chance.
+
+        None is below one half: a label that is more likely absent is not called present, however sure others
+        are.
+        """
         inside = self._count.reshape(-1, _BINS)
         count, total = (
             np.cumsum(part.reshape(-1, _BINS)[:, ::-1], axis=1)[:, ::-1] for part in (self._count, self._sum)
         )
-        good = (inside > 0) & (total >= precision * count)
+        good = (inside > 0) & (total >= precision * count) & (np.arange(_BINS) >= _BINS // 2)
         some = good.any(axis=1)
         lowest = np.where(some, good.argmax(axis=1), _BINS)
         at = np.minimum(lowest, _BINS - 1)[:, None]
@@ -236,10 +241,12 @@ def complete(
         return Completed(unknown, expected, ready.notes)
     found = tally.thresholds(precision)
     table = out.with_name(f"{out.stem}-thresholds.csv")
-    _write_thresholds(table, ready, found)
+    known = _known_above(ready, found)
+    _write_thresholds(table, ready, found, known)
     if filled is not None:
         write_labels(fill(labels, out, ready, found), filled)
-    return Completed(unknown, expected, ready.notes, table, int(found.added.sum()))
+    notes = (*ready.notes, _note_of(known))
+    return Completed(unknown, expected, notes, table, int(found.added.sum()))
 
 
 def _check_request(out: Path, precision: float | None, filled: str | Path | None) -> None:
@@ -302,36 +309,24 @@ def _matrix(batch: pa.RecordBatch) -> Block:
     return np.stack([np.asarray(column, dtype=np.float32) for column in batch.columns[1:]], axis=1)
 
 
-def _write_thresholds(path: Path, ready: Prepared, found: Thresholds) -> None:
-    """Write for each class the threshold, what is expected above it, and what validation labels say."""
-    count, share = _precision_of_known(ready, found)
-    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
-        lines = csv.writer(sink)
-        lines.writerow(
-            ["class", "threshold", "expected_precision", "added", "share_found", "checked", "precision_there"]
-        )
-        for number, name in enumerate(ready.trained.classes):
-            has_any = found.lowest[number] < _BINS
-            is_checked = has_any and not np.isnan(share[number])
-            lines.writerow(
-                [
-                    name,
-                    f"{found.lowest[number] / _BINS:g}" if has_any else "",
-                    f"{found.expected[number]:.4f}" if has_any else "",
-                    found.added[number],
-                    f"{found.found[number]:.4f}",
-                    count[number] if is_checked else "assumed",
-                    f"{share[number]:.4f}" if is_checked else "",
-                ]
-            )
+@dataclass(frozen=True)
+class _Known:
+    """For each class [C] what known validation labels above the thresholds say of unknown ones like them.
 
-
-def _precision_of_known(ready: Prepared, found: Thresholds) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return how many known validation labels lie above the thresholds, and the precision they tell of.
-
-    A present label among them stands for (1 − e⁺)/e⁺ unknown ones like it, an absent one for (1 − e⁻)/e⁻.
-    Where no label is known to be absent nothing is told (NaN).
+    A present label among them stands for (1 − e⁺)/e⁺ unknown ones, an absent one for (1 − e⁻)/e⁻.
     """
+
+    count: npt.NDArray[np.int64]
+    right: Floats
+    wrong: Floats
+    tells: Flags  # not where no label is known to be absent
+
+    @property
+    def precision(self) -> Floats:
+        return np.where(self.tells, self.right / np.maximum(self.right + self.wrong, 1e-300), np.nan)
+
+
+def _known_above(ready: Prepared, found: Thresholds) -> _Known:
     labels, above = ready.checked.labels, found.above(ready.checked.unknown)
     present, absent = ((above & (labels == sign)).sum(axis=0) for sign in (1, -1))
     known = ready.chances.present, ready.chances.absent
@@ -339,5 +334,39 @@ def _precision_of_known(ready: Prepared, found: Thresholds) -> tuple[npt.NDArray
         count * (1 - each) / np.maximum(each, 1e-12)
         for count, each in zip((present, absent), known, strict=True)
     )
-    tells = ((labels < 0).any(axis=0)) & (right + wrong > 0)
-    return present + absent, np.where(tells, right / np.maximum(right + wrong, 1e-300), np.nan)
+    return _Known(present + absent, right, wrong, (labels < 0).any(axis=0) & (right + wrong > 0))
+
+
+def _note_of(known: _Known) -> str:
+    """Say whether the precision that was asked for is reached where it can be checked."""
+    if not known.tells.any():
+        return "too little is known of the validation images to check the precision"
+    right, wrong = (part[known.tells].sum() for part in (known.right, known.wrong))
+    return (
+        f"judged by {known.count[known.tells].sum():,} known validation labels above the thresholds, "
+        f"{right / (right + wrong):.0%} of the labels there are present"
+    )
+
+
+def _write_thresholds(path: Path, ready: Prepared, found: Thresholds, known: _Known) -> None:
+    """Write for each class the threshold, what is expected above it, and what validation labels say."""
+    share = known.precision
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
+        lines = csv.writer(sink)
+        lines.writerow(
+            ["class", "threshold", "expected_precision", "added", "share_found", "checked", "precision_there"]
+        )
+        for number, name in enumerate(ready.trained.classes):
+            has_any = found.lowest[number] < _BINS
+            is_checked = has_any and known.tells[number]
+            lines.writerow(
+                [
+                    name,
+                    f"{found.lowest[number] / _BINS:g}" if has_any else "",
+                    f"{found.expected[number]:.4f}" if has_any else "",
+                    found.added[number],
+                    f"{found.found[number]:.4f}",
+                    known.count[number] if is_checked else "assumed",
+                    f"{share[number]:.4f}" if is_checked else "",
+                ]
+            )

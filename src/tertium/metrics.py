@@ -60,6 +60,27 @@ def best_thresholds(scores: Scores, labels: Truth) -> Floats:
     return known.per_class(lambda hits, predicted, cuts: cuts[np.argmax(hits / (predicted + hits[-1]))], 0.5)
 
 
+def expected_thresholds(scores: Scores, presence: Floats) -> Floats:
+    """Return for each class [C] the threshold with the highest expected F1, given chances of presence [N, C].
+
+    It lies midway between two scores. A class that is expected less than once gets 0.5.
+
+    >>> scores = np.array([[0.9, 0.1], [0.75, 0.2], [0.25, 0.3], [0.1, 0.4]])
+    >>> expected_thresholds(scores, np.array([[1.0, 0.1], [0.8, 0.1], [0.1, 0.1], [0.0, 0.2]]))
+    array([0.5, 0.5])
+    """
+    order = np.argsort(-scores, axis=0)
+    ranked = np.take_along_axis(np.asarray(scores, dtype=np.float64), order, axis=0)
+    hits = np.cumsum(np.take_along_axis(presence, order, axis=0), axis=0)
+    total = hits[-1]
+    found = hits / (np.arange(1, len(hits) + 1)[:, None] + total)
+    after = np.vstack([ranked[1:], np.zeros_like(ranked[:1])])
+    found[ranked == after] = -1.0  # equal scores are called together
+    best = found.argmax(axis=0)[None, :]
+    cuts = (np.take_along_axis(ranked, best, axis=0) + np.take_along_axis(after, best, axis=0))[0] / 2
+    return np.where(total < 1, 0.5, cuts)
+
+
 @dataclass(frozen=True)
 class Unscored:
     """A class that could not be scored, and why."""

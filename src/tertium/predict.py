@@ -39,6 +39,7 @@ from tertium.ranking import Counts, KnownScores
 Images = str | Path | npt.NDArray[np.uint8]  # a folder, or pixels [N, H, W, 3]
 Features = str | Path | npt.NDArray[Any]  # a .npy file, or an array [N, D]
 _BATCH = 256
+_IMAGES = 16  # that go through a network at once on the CPU: quicker than more, with a quarter of the memory
 _WINDOW, _PICTURES = 2**24, 2**16  # bytes of features, and images, that are opened at a time
 
 
@@ -121,9 +122,11 @@ def stream(model: Classifier, loader: Loader) -> Iterator[npt.NDArray[np.float32
     """Yield the probabilities [B, C] of one batch after the other, in the order of the rows."""
     model.eval()
     device = model.head.weight.device
+    few = model.backbone is not None and device.type == "cpu"
     for batch in loader.epoch(0):
         with torch.inference_mode():
-            yield model(batch.inputs.to(device)).sigmoid().cpu().numpy()
+            parts = torch.split(batch.inputs.to(device), _IMAGES if few else _BATCH)
+            yield torch.cat([model(part) for part in parts]).sigmoid().cpu().numpy()
 
 
 def scores(model: Classifier, loader: Loader) -> npt.NDArray[np.float32]:

@@ -19,6 +19,7 @@ from lightning.fabric import Fabric
 
 from tertium import methods
 from tertium.annotation import Annotation
+from tertium.calibration import thresholds
 from tertium.checkpoints import Checkpoint, Checkpoints
 from tertium.choosing import Judge, Record, Verdict
 from tertium.config import Plan, Settings
@@ -357,15 +358,15 @@ class Session:
 
     def _finish(self, phase: str, fitted: Fitted, validation: Part) -> Outcome:
         model, kept = fitted.model, fitted.kept.figures
-        thresholds = np.full(len(model.classes), 0.5)
+        cuts = np.full(len(model.classes), 0.5)
         if len(validation.labels):
             probabilities = self._scores(model, validation)
-            thresholds = best_thresholds(probabilities, _assume_where_blind(validation.labels)[0])
+            cuts = self._thresholds(probabilities, validation.labels)
             if self.folder is not None and rank() == 0:
-                Scored.collect([probabilities], validation.labels, thresholds).save(self.folder.path)
+                Scored.collect([probabilities], validation.labels, cuts).save(self.folder.path)
         if self.on_images and model.backbone is None:
             model = model.on_images(self.backbone).to(self.fabric.device).eval()
-        trained = Trained(model, thresholds, self.settings.image_size, self.workers)
+        trained = Trained(model, cuts, self.settings.image_size, self.workers)
         summary = {
             "method": self.method.name,
             "parameters": methods.parameters_of(self.method),
@@ -389,6 +390,12 @@ class Session:
                 self.folder.finish(summary)
             self._checkpoints().clear()
         return Outcome(trained, self.records, summary)
+
+    def _thresholds(self, probabilities: npt.NDArray[np.float32], labels: Labels) -> npt.NDArray[np.float64]:
+        """Choose by all labels if the method knows how they came to be annotated, else by known ones."""
+        if "propensity" in self.state.tensors:
+            return thresholds(probabilities, labels, *self.state.tensors["propensity"].numpy())
+        return best_thresholds(probabilities, _assume_where_blind(labels)[0])
 
     def _keep_annotation(self) -> None:
         """Write how labels came to be annotated, where the method has found out."""
