@@ -173,6 +173,19 @@ def test_rows_without_labels_and_classes_without_positives_are_legal(rng):
     assert np.isfinite(outcome.trained.predict_proba(features=features)).all()
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_features_that_are_no_numbers_are_named(rng, tmp_path, wrong):
+    features, labels = problem(rng)
+    good = train(labels, features=features, method="negative", epochs=1).trained
+    features[17, 3] = wrong
+    with pytest.raises(InputError, match=f'features of image "{labels.images[17]}" hold a value'):
+        train(labels, features=features, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    if np.isnan(wrong):  # an infinity makes a class certain
+        with pytest.raises(InputError, match="row 17 of the inputs"):
+            good.predict_proba(features=features)
+
+
 def test_positives_only_can_be_validated(rng):
     features, labels = problem(rng)
     single = parse("single_positive").apply(labels, 0)

@@ -306,7 +306,8 @@ def fit(
         record(verdict.figures)
         course.after_epoch(verdict)
         if course.best_is_old(phase.patience):
-            progress.note(f"stopped early: nothing better since epoch {course.best.epoch}")
+            how = "better" if verdict.each is None else "judged clearly better"
+            progress.note(f"stopped early: nothing {how} since epoch {course.best.epoch}")
             break
         keeper.offer(course)
     kept = _finish(course, method, lambda model: validate(model, judge))

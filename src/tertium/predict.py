@@ -181,6 +181,7 @@ class Trained:
         """Yield the probabilities of one batch after the other, of a range of rows if one is given."""
         progress = progress or Progress()
         rows = range(len(inputs)) if rows is None else rows
+        done = rows.start
         progress.start("predicting", len(rows), "images")
         for part in inputs.windows(rows):
             # A loader makes labels dense, which nothing reads here: one class takes the least memory.
@@ -189,6 +190,8 @@ class Trained:
             for block in stream(
                 self.model, part.loader(nothing_known, self.image_size, order, workers=self.workers)
             ):
+                _check_finite(block, done)
+                done += len(block)
                 yield block
                 progress.advance(len(block))
 
@@ -245,6 +248,16 @@ class Trained:
                 known.add(block)
             known.close()
         return known
+
+
+def _check_finite(probabilities: npt.NDArray[np.float32], start: int) -> None:
+    """Refuse what no finite input gives, rather than write it."""
+    good = np.isfinite(probabilities).all(axis=1)
+    if not good.all():
+        row = start + int(good.argmin())
+        raise InputError(
+            f"row {row:,} of the inputs, counted from 0, holds a value that is not a finite number"
+        )
 
 
 # ---- several processes -----------------------------------------------------------------------------------

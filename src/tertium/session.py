@@ -43,6 +43,7 @@ from tertium.validation import Scored
 
 Watch = Callable[[Classifier], dict[str, Any]]  # of a model after an epoch
 _FOLDS = 3  # of temporary heads that score images they have not seen
+_ROWS = 4096  # of features that are checked at a time
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ class Session:
     def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
         """Train temporary heads, each on two thirds of the images; return what they say of the rest."""
         self._features()
+        self._say(f"{_FOLDS} temporary heads, each to score the images that it does not train on")
         part = self.head_parts[0]
         fold = np.random.default_rng(self.settings.seed).permutation(len(part.labels)) % _FOLDS
         found = np.empty(part.labels.shape, dtype=np.float32)
@@ -200,6 +202,7 @@ class Session:
     def _featured(self, part: Part) -> Part:
         """Return the part with features, extracted where it has images."""
         if part.inputs.pictures is None:
+            _check_finite(part)
             return part
         mine = self._extractor(part.inputs.pictures.select(own_rows(len(part.inputs))))
         return Part(part.labels, Inputs(None, gather_rows(mine, len(part.inputs))))
@@ -422,9 +425,22 @@ def epoch_line(figures: Record) -> str:
     line = f"epoch {figures['epoch']}: loss {figures['loss']:.4f}"
     if figures["score"] is not None:
         line += f", validation {100 * figures['score']:.1f}"
+    if "judged" in figures:  # what chooses the epoch, if the method has it
+        line += f", judged {figures['judged']:.4f}"
     if figures.get("known_map") not in (None, figures["score"]):  # the same where no class is blind
         line += f", known-label mAP {100 * figures['known_map']:.1f} ({figures['known_scored']} classes)"
     return f"{line}, {figures['seconds']:.1f} s"
+
+
+def _check_finite(part: Part) -> None:
+    """Refuse features that are not numbers, by the image they are of."""
+    features = part.inputs.features
+    assert features is not None
+    for start in range(0, len(features), _ROWS):
+        good = np.isfinite(features[start : start + _ROWS]).all(axis=1)
+        if not good.all():
+            image = part.labels.images[start + int(good.argmin())].as_py()
+            raise InputError(f'the features of image "{image}" hold a value that is not a finite number')
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float | None:
