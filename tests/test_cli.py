@@ -2,15 +2,26 @@
 
 import csv
 import json
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from tertium.cli import app
+from tertium.cli.convert import convert
 from tertium.readers import read_labels
+from tertium.terminal import FIGURES, Lines
+from tests.test_resume import Killed, kill_after
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +77,70 @@ def test_help_is_quick_and_names_every_command():
         assert command in shown.stdout
 
 
+def test_the_version_is_told_quickly():
+    code = (
+        "import sys\nfrom tertium.cli import main\n"
+        "try:\n    main()\nfinally:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [f"tertium {version('tertium')}", "False"]
+
+
+COMMANDS = [
+    *((each.callback.__name__,) for each in app.registered_commands),
+    *(("convert", each.name) for each in convert.registered_commands),
+]
+
+
+@pytest.mark.parametrize("words", [(), ("convert",), *COMMANDS], ids=" ".join)
+def test_help_shows_no_python(tertium, words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = tertium(*words, "--help")
+    assert code == 0
+    assert not re.search(r"<\w|list\[|\bbool\b", out)
+    usage = next(line for line in out.splitlines() if "Usage:" in line)
+    assert not re.search(r"\[\[|\{|\.\.\.\]?\.\.\.", usage)
+
+
+def test_help_says_what_values_are_and_which_are_needed(tertium, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    helps = {words[0]: tertium(words[0], "--help")[1] for words in COMMANDS}
+    for name in ("train", "predict", "evaluate", "suggest", "complete", "prior"):
+        assert "This or --features is needed" in helps[name]
+        assert "This or --images is needed" in helps[name]
+    assert helps["train"].count("Needed, unless --resume is given") == 2
+    assert re.search(r"Usage: tertium train \[OPTIONS\] \[KEY=VALUE\]\.\.\. *\n", helps["train"])
+    for name in ("train", "evaluate", "compare", "report", "review"):
+        assert ".jsonl" in helps[name]
+    assert "report.html" in helps["compare"]
+    assert re.search(r"--images +NUMBER \[x>=2\] +How many images", helps["compare"])
+    assert re.search(r"--precision +NUMBER +Above 0, below 1", helps["complete"])
+    assert re.search(r"--to +onnx\|safetensors ", helps["export"])
+
+
+def test_every_figure_is_explained(tertium):
+    _, out, _ = tertium("evaluate", "--help")
+    page = (DOCS / "evaluate.md").read_text()
+    for name, what in FIGURES.items():
+        assert f"{name}: {what}" in out
+        assert f"| {name} | {what}" in page
+
+
+def test_one_of_a_kind_needs_no_plural(capsys):
+    from rich.console import Console
+
+    watch = Lines(Console(stderr=True))
+    for total, unit in ((1, "images"), (2, "images"), (1, "batches")):
+        watch.start("looking", total, unit)
+    assert capsys.readouterr().err.splitlines() == [
+        "looking: 1 image",
+        "looking: 2 images",
+        "looking: 1 batch",
+    ]
+
+
 @pytest.mark.parametrize(
     "command", ["train", "evaluate", "predict", "describe", "simulate", "methods", "report", "demo", "scenes"]
 )
@@ -102,6 +177,7 @@ def test_train_evaluate_predict_report(tertium, folder, tmp_path):
     assert code == 0
     figures = json.loads((run / "evaluation.json").read_text())
     assert f"{100 * figures['map_c']:.1f} (3 of 3 classes)" in out
+    assert all(what in out for what in FIGURES.values())
     assert (run / "evaluation.csv").read_text().splitlines()[0] == "class,ap,present,absent,threshold"
     assert "[fox]" in (run / "evaluation.csv").read_text()
     assert f"(ECE): {100 * figures['ece']:.1f}" in out
@@ -116,7 +192,7 @@ def test_train_evaluate_predict_report(tertium, folder, tmp_path):
     code, out, _ = tertium(
         "predict", run, "--features", folder / "test.npy", *named, "--out", top, "--top", "2"
     )
-    assert "40 images × 3 classes" in out
+    assert f"40 images, the 2 most probable of 3 classes each → {top}" in out
     table = pyarrow.parquet.read_table(top)
     assert table.column_names == ["image", "label", "probability"]
     assert table["image"][:4].to_pylist() == ["080.png", "080.png", "081.png", "081.png"]
@@ -146,6 +222,84 @@ def test_evaluate_groups_classes_by_their_training_labels(tertium, folder, tmp_p
     lines = [line for line in out.splitlines() if "G2" in line]
     assert [cell.strip() for cell in lines[0].split("│")[1:4]] == ["G2", "53", "1 of 1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "e.json", "labels.csv", "run"]
+
+
+def commands_after_training(tertium, *words):
+    code, out, _ = tertium("train", *words, "epochs=2")
+    assert code == 0
+    return [shlex.split(line)[2:] for line in out.splitlines() if line.startswith("Next: tertium ")]
+
+
+def test_after_training_the_next_commands_work_as_printed(tertium, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    photos = [f"{number:03d}.png" for number in range(12)]
+    rows = [
+        f"{name},{'cat' if n % 2 else 'dog'},{'test' if n > 7 else 'train'}" for n, name in enumerate(photos)
+    ]
+    (tmp_path / "my labels.csv").write_text("\n".join(["image,present,split", *rows]) + "\n")
+    data = ("--labels", "my labels.csv", "--unlisted", "absent")
+    images = ("--images", folder / "photos")
+    printed = commands_after_training(tertium, *data, *images, "--out", "run", "image_size=32")
+    assert [words[0] for words in printed] == ["evaluate", "predict"]
+    assert "--unlisted" in printed[0]
+    assert [tertium(*words)[0] for words in printed] == [0, 0]
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 13
+
+    # A feature file without names has no rows for the test images, however many there are.
+    features = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", features)
+    printed = commands_after_training(tertium, *data, "--features", "x.npy", "--out", "other")
+    assert printed == [["predict", "other", "--features", "x.npy", "--out", "predictions.csv"]]
+    assert tertium(*printed[0])[0] == 0
+
+
+def test_damaged_images_are_left_out_if_asked(tertium, folder, tmp_path, monkeypatch):
+    photos = tmp_path / "photos"
+    shutil.copytree(folder / "photos", photos)
+    (photos / "005.png").write_bytes(b"no picture")
+    labels = tmp_path / "labels.csv"
+    labels.write_text(
+        "image,present\n" + "".join(f"{n:03d}.png,{'cat' if n % 2 else 'dog'}\n" for n in range(12))
+    )
+    begin = (
+        "train",
+        "--labels",
+        labels,
+        "--unlisted",
+        "absent",
+        "--images",
+        photos,
+        "--out",
+        tmp_path / "run",
+    )
+    code, _, errors = tertium(*begin, "image_size=32", "epochs=2")
+    assert (code, errors.count("Error: "), errors.count("005.png")) == (2, 1, 1)
+    assert not (tmp_path / "run").exists()
+    code, out, _ = tertium(*begin, "--skip-damaged", "image_size=32", "epochs=2")
+    assert code == 0
+    assert "Left out: 1 image of 12 that cannot be read: " in out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["left_out"] == ["005.png"]
+
+    # A run that goes on leaves out the same.
+    again = (*begin[:-1], tmp_path / "cut", "--skip-damaged", "image_size=32", "epochs=2")
+    with monkeypatch.context() as patched:
+        kill_after(patched, 1)
+        with pytest.raises(Killed):
+            tertium(*again, "checkpoint_minutes=0")
+    assert tertium("train", "--resume", tmp_path / "cut")[0] == 0
+
+    table = tmp_path / "p.csv"
+    predict = ("predict", tmp_path / "run", "--images", photos, "--out", table)
+    assert tertium(*predict)[0] == 2
+    assert not table.exists()
+    assert tertium(*predict, "--skip-damaged")[0] == 0
+    assert len(table.read_text().splitlines()) == 12
+    assert "005.png" not in table.read_text()
+    code, _, errors = tertium(
+        "predict", tmp_path / "run", "--features", "x.npy", "--out", table, "--skip-damaged"
+    )
+    assert code == 2
+    assert "x.npy: no such file" in errors
 
 
 def test_train_on_photos(tertium, folder, tmp_path):
@@ -204,7 +358,8 @@ def test_simulate(tertium, folder, tmp_path):
     full = read_labels(labels, unlisted="absent")
     partial = read_labels(out).with_classes(full.classes)
     assert ((partial.dense() == full.dense()) | (partial.dense() == 0)).all()
-    code, _, _ = tertium(*command, "--only", "train")
+    code, said, _ = tertium(*command, "--only", "train")
+    assert "random:0.25: kept 60 of 240 known labels of the train part (25.0%)" in said
     partial = read_labels(out).with_classes(full.classes)
     assert code == 0
     assert partial.part("test") == full.part("test")
@@ -324,5 +479,63 @@ def test_an_existing_run_is_kept(tertium, folder, run):
     assert (run / "model.safetensors").read_bytes() == before
 
 
-def test_unknown_options_exit_with_2(tertium):
-    assert tertium("train", "--labls", "x")[0] == 2
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("trian", 'there is no command "trian"; did you mean "train"?'),
+        ("convert cocco", 'there is no command "cocco"; did you mean "coco"?'),
+        ("train --labls x", "tertium train has no option --labls; did you mean --labels?"),
+        ("--verison", "tertium has no option --verison; did you mean --version?"),
+        ("train --zzz", "tertium train has no option --zzz; see tertium train --help"),
+        ("export", "RUN is missing; see tertium export --help"),
+        ("suggest RUN", "--labels is missing; see tertium suggest --help"),
+        ("merge --out x.csv", "LABELS is missing; see tertium merge --help"),
+        ("suggest --budget", "--budget needs a value"),
+        ("train --overwrite=yes", "--overwrite takes no value"),
+        ("describe a.csv b.csv", 'tertium describe has no place for "b.csv"; see tertium describe --help'),
+        ("suggest --budget 0", '--budget cannot be "0"; it must be a whole number of at least 1'),
+        ("suggest --budget ten", '--budget cannot be "ten"; it must be a whole number of at least 1'),
+        ("serve m.onnx --wait-ms 5000", '--wait-ms cannot be "5000"; it must be a number from 0 to 1000'),
+        ("scenes x --seed 1.5", '--seed cannot be "1.5"; it must be a whole number'),
+        ("export RUN --to onnnx", '--to cannot be "onnnx"; did you mean "onnx"?'),
+        ("merge a b --out c --unlisted absnt", '--unlisted cannot be "absnt"; did you mean "absent"?'),
+        ("describe a.csv --unlisted zzz", '--unlisted cannot be "zzz"; choose one of unknown, absent'),
+    ],
+)
+def test_what_is_typed_wrong_is_said_like_all_else(tertium, words, message):
+    assert tertium(*words.split()) == (2, "", f"Error: {message}\n")
+
+
+def test_nothing_typed_shows_the_help(tertium):
+    for words in ((), ("convert",)):
+        code, out, errors = tertium(*words)
+        assert (code, errors) == (2, "")
+        assert out.strip() == tertium(*words, "--help")[1].strip()
+
+
+def test_an_interrupted_command_ends_with_130(tertium, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tertium.cli.label_files.read", interrupted)
+    assert tertium("describe", "labels.csv") == (130, "", "")
+
+
+def test_what_is_left_of_labels_is_said_in_words(tertium, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("cats.csv").write_text("image,present,absent\na,cat,\nb,,cat\n")
+    Path("dogs.csv").write_text("image,present\nb,dog\n")
+    code, out, _ = tertium("merge", "cats.csv", "dogs.csv", "--out", "both.csv")
+    assert (code, out) == (0, "2 images, 2 classes: 2 labels present, 1 absent → both.csv\n")
+    Path("one.json").write_text(
+        json.dumps(
+            {
+                "images": [{"id": 1, "file_name": "a.jpg"}],
+                "categories": [{"id": 7, "name": "cat"}],
+                "annotations": [{"id": 1, "image_id": 1, "category_id": 7, "iscrowd": 0}],
+            }
+        )
+    )
+    code, out, _ = tertium("convert", "coco", "one.json", "--out", "one.csv")
+    assert code == 0
+    assert out.splitlines()[0] == "1 image, 1 class: 1 label present, 0 absent → one.csv"

@@ -161,10 +161,12 @@ def test_explain_writes_pictures_and_numbers(tertium, run, trained, tmp_path, rn
         (tmp_path / name).parent.mkdir()
         photo(rng, *size).save(tmp_path / name)
     out = tmp_path / "new" / "maps"
-    code, printed, _ = tertium(
+    code, printed, errors = tertium(
         "explain", run, tmp_path / "a/one.png", tmp_path / "b/one.png", "--top", 2, "--out", out
     )
     assert code == 0
+    assert errors == "explaining: 2 images\n"
+    assert f"Pictures of 2 images and explained.csv → {out}" in printed
     assert sorted(path.name for path in out.iterdir()) == ["explained.csv", "one-2.png", "one.png"]
     wide, high = Image.open(out / "one.png").size, Image.open(out / "one-2.png").size
     assert wide[0] == high[0]  # three panels
@@ -192,6 +194,39 @@ def test_named_classes_are_explained_in_their_order(tertium, run, tmp_path, rng)
         assert [row["label"] for row in csv.DictReader(lines)] == ["dog", "ant"]
 
 
+def test_one_image_is_one_image(tertium, run, tmp_path, rng):
+    photo(rng).save(tmp_path / "x.png")
+    code, printed, errors = tertium("explain", run, tmp_path / "x.png", "--out", tmp_path / "m")
+    assert (code, errors) == (0, "explaining: 1 image\n")
+    assert "Pictures of 1 image and explained.csv" in printed
+
+
+def test_an_image_that_cannot_be_read_leaves_nothing(tertium, run, tmp_path, rng, monkeypatch):
+    monkeypatch.setattr("tertium.explaining._BATCH", 1)  # what comes before it is drawn already
+    photo(rng).save(tmp_path / "x.png")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "x.png").write_bytes(b"of an earlier time")
+    for out in (tmp_path / "new" / "maps", there):
+        for words in (
+            [tmp_path / "x.png", tmp_path / "broken.jpg"],
+            ["--pointing", tmp_path / "broken.jpg", "--images", tmp_path],
+        ):
+            assert tertium("explain", run, *words, "--out", out)[0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.jpg", "there", "x.png"]
+    assert [(path.name, path.read_bytes()) for path in there.iterdir()] == [("x.png", b"of an earlier time")]
+    code, *_ = tertium("explain", run, tmp_path / "x.png", "--out", there)
+    assert code == 0
+    assert sorted(path.name for path in there.iterdir()) == ["explained.csv", "x.png"]
+    assert Image.open(there / "x.png").size[0] > 90
+    (there / "explained.csv").unlink()
+    (there / "explained.csv").mkdir()
+    code, _, errors = tertium("explain", run, tmp_path / "x.png", "--out", there)
+    assert code == 2
+    assert "cannot be written to" in " ".join(errors.split())
+
+
 def test_what_cannot_be_explained_is_one_sentence(tertium, run, tmp_path, rng):
     photo(rng).save(tmp_path / "x.png")
     (tmp_path / "broken.jpg").write_bytes(b"no image")
@@ -211,7 +246,7 @@ def test_what_cannot_be_explained_is_one_sentence(tertium, run, tmp_path, rng):
         code, _, errors = tertium("explain", run, *words, "--out", out)
         assert code == 2, words
         assert message in " ".join(errors.split()), words
-        assert not (out / "explained.csv").exists()
+        assert not out.exists()
     code, _, errors = tertium("explain", run, tmp_path / "x.png", "--out", tmp_path)
     assert code == 2
     assert "would replace the image" in errors
@@ -425,7 +460,7 @@ def test_the_command_plays_on_coco_and_voc(tertium, small, tmp_path):
         "explain", run, "--pointing", year, "--images", year / "JPEGImages", "--tolerance", 0
     )
     assert code == 0
-    assert "Pointing accuracy: 100.0 (mean of 1 classes in 1 images" in " ".join(printed.split())
+    assert "Pointing accuracy: 100.0 (mean of 1 class in 1 image;" in " ".join(printed.split())
 
 
 class Palette(nn.Module):

@@ -267,7 +267,9 @@ def test_predict_with_labels_and_top(run, photos, tertium, tmp_path):
     (tmp_path / "labels.csv").write_text("image,split,present\n3.png,a,cat\n1.png,b,owl\n0.jpg,a,\n")
     words = ("--images", photos, "--labels", tmp_path / "labels.csv", "--split", "a", "--top", 2, "--out")
     for model, out in ((run.folder, "torch.csv"), (run.file, "onnx.csv")):
-        assert tertium("predict", model, *words, tmp_path / out)[0] == 0
+        code, said, _ = tertium("predict", model, *words, tmp_path / out)
+        assert code == 0
+        assert "2 images, the 2 most probable of 4 classes each" in said
     ours, theirs = ((tmp_path / name).read_text().splitlines() for name in ("onnx.csv", "torch.csv"))
     assert [line.rsplit(",", 1)[0] for line in ours] == [line.rsplit(",", 1)[0] for line in theirs]
     assert [line.split(",")[0] for line in ours[1:]] == ['"3.png"'] * 2 + ['"0.jpg"'] * 2

@@ -170,7 +170,7 @@ def test_predicting_needs_no_torch(tmp_path, photos):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == [f"1 images × 3 classes → {tmp_path / 'p.parquet'}", "[]"]
+    assert done.stdout.splitlines() == [f"1 image × 3 classes → {tmp_path / 'p.parquet'}", "[]"]
     assert (tmp_path / "p.parquet").stat().st_size
 
 

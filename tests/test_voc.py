@@ -310,4 +310,4 @@ def test_from_the_command_line(year, tmp_path, monkeypatch, capsys):
         main()
     assert not ended.value.code
     assert read_labels(out) == read(year).labels
-    assert "3 images, 3 classes, 2 present, 6 absent" in capsys.readouterr().out
+    assert "3 images, 3 classes: 2 labels present, 6 absent" in capsys.readouterr().out

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -174,46 +176,65 @@ def explain_files(
         if path.is_dir():
             raise InputError(f"{path}: is a folder; name image files, such as {path}/*.jpg")
     targets = _targets(paths, out)
-    make_folder(out)
     rows: list[Row] = []
-    progress.start("explaining", len(paths), "images")
-    for start in range(0, len(paths), _BATCH):
-        some = paths[start : start + _BATCH]
-        images = [open_image(path) for path in some]
-        explained = explain(trained, images, classes=classes, top=top)
-        for path, image, found in zip(some, images, explained, strict=True):
-            names = [trained.classes[column] for column in found.columns]
-            with replacing(targets[path]) as temporary:
-                picture(image, path.name, names, found).save(temporary)
-            places = (found.peaks * image.size).tolist()
-            numbers = zip(names, found.probabilities.tolist(), places, strict=True)
-            rows += [Row(str(path), name, value, x, y) for name, value, (x, y) in numbers]
-            progress.advance()
-    _write_rows(out / "explained.csv", rows)
+    with filling(out) as folder:
+        progress.start("explaining", len(paths), "images")
+        for start in range(0, len(paths), _BATCH):
+            some = paths[start : start + _BATCH]
+            images = [open_image(path) for path in some]
+            explained = explain(trained, images, classes=classes, top=top)
+            for path, image, found in zip(some, images, explained, strict=True):
+                names = [trained.classes[column] for column in found.columns]
+                with replacing(folder / targets[path]) as temporary:
+                    picture(image, path.name, names, found).save(temporary)
+                places = (found.peaks * image.size).tolist()
+                numbers = zip(names, found.probabilities.tolist(), places, strict=True)
+                rows += [Row(str(path), name, value, x, y) for name, value, (x, y) in numbers]
+                progress.advance()
+        _write_rows(folder / "explained.csv", rows)
     return rows
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder for results unless it is there; `InputError` where it cannot be."""
+@contextmanager
+def filling(out: Path) -> Iterator[Path]:
+    """Give a folder for results; they go to ``out`` if the block succeeds, and else nothing is left.
+
+    >>> place = Path(tempfile.mkdtemp()) / "new" / "results"
+    >>> with filling(place) as folder:
+    ...     _ = (folder / "answer.txt").write_text("42")
+    >>> (place / "answer.txt").read_text()
+    '42'
+    """
+    near = next(place for place in (out, *out.parents) if place.exists())  # on the disk of ``out``
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=near, prefix=".tertium-")
     except OSError as error:
-        raise InputError(f"{path}: no folder can be made here ({error.strerror})") from None
+        raise InputError(f"{out}: no folder can be made here ({error.strerror})") from None
+    with temporary as name:
+        folder = Path(name)
+        yield folder
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            # Numbers last: where they are, all pictures are.
+            for made in sorted(folder.iterdir(), key=lambda path: path.suffix != ".png"):
+                made.replace(out / made.name)
+        except OSError as error:
+            raise InputError(f"{out}: cannot be written to ({error.strerror})") from None
 
 
-def _targets(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
-    """Return where the picture of each image goes: its own name, with a number if another has it too."""
+def _targets(paths: Sequence[Path], out: Path) -> dict[Path, str]:
+    """Return what the picture of each image is called: as itself, with a number if another is so too."""
     taken: set[str] = set()
-    found: dict[Path, Path] = {}
+    found: dict[Path, str] = {}
     for path in dict.fromkeys(paths):
         marks = chain([""], (f"-{number}" for number in count(2)))
         name = next(name for mark in marks if (name := f"{path.stem}{mark}.png") not in taken)
         taken.add(name)
-        found[path] = out / name
+        found[path] = name
     sources = {path.resolve() for path in paths}
-    for target in found.values():
-        if target.resolve() in sources:
-            raise InputError(f"{target}: the picture would replace the image; choose another --out")
+    for name in found.values():
+        if (out / name).resolve() in sources:
+            raise InputError(f"{out / name}: the picture would replace the image; choose another --out")
     return found
 
 

@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from tertium.errors import InputError, some
 from tertium.files import checksum, read_json, write_json
+from tertium.progress import Progress
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 Item = TypeVar("Item")
@@ -155,15 +156,39 @@ def folder_names(folder: Path) -> list[str]:
 
 def check_pictures(pictures: Pictures, tick: Callable[[], None]) -> None:
     """Decode every file once, small, so that a damaged one is named before training starts."""
-    if not isinstance(pictures, FolderPictures):
-        return
-
-    def check(name: str) -> None:
-        open_image(pictures.folder / name, draft=1)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
-        for _ in pool.map(check, pictures.names):
+    if isinstance(pictures, FolderPictures):
+        for _, fault in _faults(pictures):
+            if fault is not None:
+                raise fault
             tick()
+
+
+def damaged(folder: str | Path, names: Sequence[str], progress: Progress) -> dict[str, str]:
+    """Decode every file once; return a sentence on each that is there but cannot be read, by its name."""
+    there = set(folder_names(Path(folder)))
+    pictures = FolderPictures(Path(folder), [name for name in names if name in there])
+    progress.start("checking images", len(pictures), "images")
+    found = {}
+    for name, fault in _faults(pictures):
+        if fault is not None:
+            found[name] = str(fault)
+        progress.advance()
+    if len(found) == len(names):
+        raise InputError(f"{folder}: none of the images can be read ({found[names[0]]})")
+    return found
+
+
+def _faults(pictures: FolderPictures) -> Iterator[tuple[str, InputError | None]]:
+    """Yield each name with what is wrong with its file."""
+
+    def check(name: str) -> InputError | None:
+        try:
+            open_image(pictures.folder / name, draft=1)
+        except InputError as error:
+            return error
+        return None
+
+    return ahead(check, pictures.names, os.cpu_count() or 1)  # Pillow decodes outside the interpreter lock
 
 
 def ahead(

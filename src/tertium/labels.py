@@ -306,6 +306,17 @@ class Labels:
         """Return the images of a named split."""
         return self[self.rows_in(split)]
 
+    def without(self, images: Sequence[str]) -> Labels:
+        """Return the labels of all other images.
+
+        >>> Labels.unknown(["a", "b", "c"], ["cat"]).without(["b"]).images.to_pylist()
+        ['a', 'c']
+        """
+        if not images:
+            return self
+        gone = pc.is_in(self.images, value_set=pa.array(images, pa.string()))
+        return self[np.flatnonzero(~np.asarray(gone))]
+
     def rows_in(self, split: str) -> npt.NDArray[np.int64]:
         """Return the rows of a named split."""
         names = self.split_names()

@@ -261,6 +261,10 @@ def _text(column: pa.Array) -> pa.StringArray:
 
 def _check_columns(columns: Sequence[str], path: Path) -> tuple[str, ...]:
     """Return the columns to read."""
+    for name in columns:  # other columns are the user's own, unless one looks like a slip of the pen
+        near = nearest(name, _COLUMNS)
+        if near is not None and near not in columns:
+            raise InputError(f'{path}: unknown column "{name}"; did you mean "{near}"?')
     required = _LONG if "label" in columns or "value" in columns else _COMPACT
     for name in required:
         if name not in columns:
@@ -268,10 +272,6 @@ def _check_columns(columns: Sequence[str], path: Path) -> tuple[str, ...]:
                 f'{path}: there is no column "{name}" among {", ".join(columns)} '
                 f"(long form: {','.join(_LONG)}; compact form: {','.join(_COMPACT)}[,absent][,split])"
             )
-    for name in columns:  # other columns are the user's own, unless one looks like a slip of the pen
-        near = nearest(name, _COLUMNS)
-        if near is not None and near not in columns:
-            raise InputError(f'{path}: unknown column "{name}"; did you mean "{near}"?')
     used = (*_LONG, "split") if required is _LONG else (*_COMPACT, "absent", "split")
     return tuple(name for name in used if name in columns)
 

@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from tertium.metrics import Evaluation
 
 _REDRAW, _LINE = 0.1, 10.0  # seconds between redrawn bars, between plain lines
+FIGURES = {  # what the figures of an evaluation are; over the classes that can be scored
+    "mAP(C)": "mean average precision of the classes",
+    "mAP(O)": "the same, weighted by present labels",
+    "mF1": "mean F1 of the classes",
+    "CP": "precision, mean of the classes",
+    "CR": "recall, mean of the classes",
+    "CF1": "harmonic mean of CP and CR",
+    "OP": "precision over all labels together",
+    "OR": "recall over all labels together",
+    "OF1": "harmonic mean of OP and OR",
+}
 
 
 class Bar(Progress):
@@ -49,7 +60,7 @@ class Bar(Progress):
         """Replace the bar."""
         self.close()
         self._bars.start()
-        self._task = self._bars.add_task(what, total=total, unit=unit, rate="")
+        self._task = self._bars.add_task(what, total=total, unit=_unit(total, unit), rate="")
         self._done = self._drawn = 0
         self._began = self._last = time.perf_counter()
 
@@ -96,9 +107,9 @@ class Lines(Progress):
 
     def start(self, what: str, total: int, unit: str) -> None:
         """Say what begins."""
-        self._what, self._unit, self._total, self._done = what, unit, total, 0
+        self._what, self._unit, self._total, self._done = what, _unit(total, unit), total, 0
         self._began = self._last = time.perf_counter()
-        self.note(f"{what}: {total:,} {unit}")
+        self.note(f"{what}: {counted(total, unit)}")
 
     def advance(self, count: int = 1) -> None:
         """Say every few seconds how far it is."""
@@ -135,6 +146,21 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
     return made
 
 
+def counted(number: int, many: str) -> str:
+    """Return a number with what is counted, one of which needs no plural.
+
+    >>> counted(2000, "images"), counted(1, "images"), counted(1, "classes"), counted(1, "MB")
+    ('2,000 images', '1 image', '1 class', '1 MB')
+    """
+    return f"{number:,} {_unit(number, many)}"
+
+
+def _unit(number: int, many: str) -> str:
+    if number != 1:
+        return many
+    return many[:-2] if many.endswith(("ches", "sses")) else many.removesuffix("s")
+
+
 def percent(value: float | None) -> str:
     """Return a share as a percentage with one decimal, or a dash where there is none.
 
@@ -150,9 +176,9 @@ def percent(value: float | None) -> str:
 def show_description(console: Console, about: Description) -> None:
     """Print what a set of labels holds."""
     total = max(about.images * about.classes, 1)
-    console.print(f"[bold]{about.images:,}[/] images, [bold]{about.classes:,}[/] classes")
+    console.print(f"{counted(about.images, 'images')}, {counted(about.classes, 'classes')}")
     for name, count in about.splits.items():
-        console.print(f"  split {escape(name)}: {count:,} images", highlight=False)
+        console.print(f"  split {escape(name)}: {counted(count, 'images')}", highlight=False)
     for name, count in (("present", about.present), ("absent", about.absent), ("unknown", about.unknown)):
         console.print(f"  {name:8} {count:>15,}  {count / total:6.1%}", highlight=False)
     spreads = {
@@ -191,17 +217,16 @@ def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
         ["seconds", f"{summary['seconds']:.1f}"],
     ]
     console.print(table(["trained", ""], rows))
-    console.print(f"Run: {out}\nNext: tertium predict {out} --out predictions.csv …", highlight=False)
+    console.print(f"Run: {out}", highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def show_evaluation(console: Console, found: Evaluation, title: str) -> None:
     """Print how good a model is, and which classes could not be scored."""
-    rows = [
-        ["mAP(C)", f"{percent(found.map_c)} ({found.scored} of {len(found.classes)} classes)"],
-        ["mAP(O)", percent(found.map_o)],
-    ]
-    rows += [[name, percent(getattr(found, name))] for name in ("mF1", "CP", "CR", "CF1", "OP", "OR", "OF1")]
-    console.print(table(["figure", "value"], rows, title=escape(title)))
+    fields = {"mAP(C)": "map_c", "mAP(O)": "map_o"}
+    values = {name: percent(getattr(found, fields.get(name, name))) for name in FIGURES}
+    values["mAP(C)"] += f" ({found.scored} of {len(found.classes)} classes)"
+    rows = [[name, values[name], what] for name, what in FIGURES.items()]
+    console.print(table(["figure", "value", "what it is"], rows, title=escape(title)))
     reasons: dict[str, list[str]] = {}
     for item in found.unscored:
         reasons.setdefault(item.reason, []).append(item.name)

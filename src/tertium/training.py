@@ -108,6 +108,7 @@ def resume(
         labels = read_labels(
             _given(data, "labels", run), unlisted=data.get("unlisted", "unknown"), classes=data.get("names")
         )
+        labels = labels.without(data.get("left_out", []))
     if images is None and features is None:
         images, features = data.get("images"), data.get("features")
     training, validation = _divide(labels, images, features, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,9 +20,12 @@ from tertium.cli.methods import methods
 from tertium.cli.prior import prior
 from tertium.cli.reviewing import review
 from tertium.cli.serving import serve
+from tertium.cli.shared import say
+from tertium.cli.usage import Command, Commands
 from tertium.errors import InputError
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -30,8 +34,21 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        say(f"tertium {version('tertium')}")
+        raise typer.Exit
+
+
 @app.callback()
-def tertium() -> None:
+def tertium(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
     """Train multi-label image classifiers when most labels are unknown.
 
     A label is **present**, **absent**, or **not known yet**.
@@ -53,7 +70,7 @@ def tertium() -> None:
 def main() -> None:
     """Run the command line; what a user did wrong is one sentence and exit code 2."""
     try:
-        app()
+        app(prog_name="tertium")
     except InputError as error:
         if _repeats():
             sys.exit(2)
@@ -99,3 +116,5 @@ for panel, commands in _COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.add_typer(convert, name="convert", rich_help_panel="Labels")
+for each in (*app.registered_commands, *convert.registered_commands):
+    each.cls = Command

@@ -26,13 +26,16 @@ def compare(
     ] = None,
     schemes: Annotated[str, typer.Option(help="How labels are hidden, separated by commas.")] = _SCHEMES,
     partial: Annotated[
-        list[Path] | None, typer.Option(help="Partial labels of the training images: one more column.")
+        list[Path] | None,
+        typer.Option(help="Partial labels of the training images: one more column. Can be repeated."),
     ] = None,
     methods: Annotated[
         str, typer.Option(help="Names separated by commas, or all; ll_r:delta=0.1/0.2 is a row for each.")
     ] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, each with other labels hidden.")] = 5,
-    images: Annotated[int | None, typer.Option(min=2, help="Train on so many images only.")] = None,
+    images: Annotated[
+        int | None, typer.Option(min=2, help="How many images to train on; a number, not a folder.")
+    ] = None,
     search: Annotated[
         int, typer.Option(min=1, help="Settings that each row tries, the given ones included.")
     ] = 1,
@@ -46,9 +49,7 @@ def compare(
     unlisted: UnlistedChoice = Unlisted.unknown,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Settings of all cells; METHOD.PARAMETER=VALUE of some."
-        ),
+        typer.Argument(metavar="KEY=VALUE", help="Settings of all cells; METHOD.PARAMETER=VALUE of some."),
     ] = None,
 ) -> None:
     """Train every method under every scheme, on the same hidden labels, and tabulate test mAP.
@@ -63,7 +64,8 @@ def compare(
 
     The labels need the splits train and test, and should be full. Nothing is chosen on test labels: epochs,
     and with --search hyper-parameters, are chosen on the known labels of a validation part. Finished cells
-    are skipped, so a comparison that was stopped goes on. Writes table.md, table.svg, results.csv and more.
+    are skipped, so a comparison that was stopped goes on. Writes table.md, table.svg, results.csv,
+    report.html and more.
     """
     from tertium.cli.models import settings_of
     from tertium.comparing import Work, columns_from, rows_from

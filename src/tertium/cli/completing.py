@@ -32,7 +32,8 @@ def complete(
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     precision: Annotated[
-        float | None, typer.Option(help="Find for each class the threshold that is expected to reach this.")
+        float | None,
+        typer.Option(help="Above 0, below 1: find for each class the threshold expected to reach this."),
     ] = None,
     filled: Annotated[
         Path | None, typer.Option(help="With --precision: the label file with those above added as present.")
@@ -77,7 +78,7 @@ def complete(
 def suggest(
     labels: LabelsFile,
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Folder that `tertium train` wrote.")
+        Path | None, typer.Argument(metavar="RUN", help="Folder that `tertium train` wrote.")
     ] = None,
     images: ImagesFolder = None,
     features: FeaturesFile = None,
@@ -139,6 +140,7 @@ def _suggest(
     out: Path,
 ) -> None:
     from tertium.suggesting import suggest as suggest_questions
+    from tertium.terminal import counted
 
     found = read(labels, unlisted, None)
     with watching() as progress:
@@ -152,8 +154,9 @@ def _suggest(
             progress=progress,
         )
     questions.write(out)
-    shown = len(set(questions.images)), len(set(questions.labels))
-    say(f"{len(questions.images):,} questions about {shown[0]:,} images and {shown[1]:,} classes → {out}")
+    asked = counted(len(questions.images), "questions")
+    images_asked = counted(len(set(questions.images)), "images")
+    say(f"{asked} about {images_asked} and {counted(len(set(questions.labels)), 'classes')} → {out}")
     for note in notes:
         say(f"Note: {note}.")
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import say, watching
+from tertium.cli.shared import say, summary_of, watching
+from tertium.cli.usage import Commands
 
 if TYPE_CHECKING:
     from tertium.formats.reading import Reading
 
 convert = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Turn published annotation files into a label file: tertium convert FORMAT … --out labels.parquet.",
@@ -38,7 +40,7 @@ def keep(reading: Reading, out: Path) -> None:
     from tertium.readers import write_labels
 
     write_labels(reading.labels, out)
-    say(f"{reading.labels!r} → {out}")
+    say(f"{summary_of(reading.labels)} → {out}")
     if reading.tree is not None:
         place = out.with_suffix(".tree.csv")
         reading.tree.to_csv(place)
@@ -60,7 +62,7 @@ class Machine(enum.StrEnum):
 @convert.command("openimages")
 def openimages(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Image-label and box CSV files, also gzipped.")
+        list[Path], typer.Argument(metavar="FILE", help="Image-label and box CSV files, also gzipped.")
     ],
     out: Out,
     split: Annotated[

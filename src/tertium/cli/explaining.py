@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import ImagesFolder, RunArgument, console, say, watching
+from tertium.cli.shared import RunArgument, console, say, watching
 from tertium.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def explain(
     pointing: Annotated[
         Path | None, typer.Option(metavar="BOXES", help="COCO's instances.json, or a year's folder of VOC.")
     ] = None,
-    images: ImagesFolder = None,
+    images: Annotated[Path | None, typer.Option(help="Pointing: folder with the images.")] = None,
     tolerance: Annotated[
         float | None, typer.Option(min=0, help="Pointing: how far from a box is a hit, pixels (default: 15).")
     ] = None,
@@ -69,7 +69,7 @@ def explain(
 
 def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | None, out: Path) -> None:
     from tertium.explaining import explain_files
-    from tertium.terminal import table
+    from tertium.terminal import counted, table
 
     if classes is not None and top is not None:
         raise InputError("--classes and --top exclude each other")
@@ -87,17 +87,17 @@ def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | N
     ]
     title = f"the first {_LINES} of {len(rows):,} lines" if len(rows) > _LINES else None
     console().print(table(["image", "class", "probability", "highest at x, y"], cells, title=title))
-    say(f"Pictures of {len(files):,} images and explained.csv → {out}")
+    say(f"Pictures of {counted(len(files), 'images')} and explained.csv → {out}")
 
 
 def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: Path) -> None:
-    from tertium.explaining import make_folder
+    from tertium.explaining import filling
     from tertium.pointing import TOLERANCE, pointing_game
-    from tertium.terminal import percent, table
+    from tertium.terminal import counted, percent, table
 
     trained = _load(run)
-    make_folder(out)  # before the long work: a wrong place is said at once
-    with watching() as progress:
+    # Before the long work: a wrong place is said at once.
+    with filling(out) as folder, watching() as progress:
         found = pointing_game(
             trained,
             _read_boxes(source, progress),
@@ -105,7 +105,7 @@ def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: 
             tolerance=TOLERANCE if tolerance is None else tolerance,
             progress=progress,
         )
-    found.write(out / "pointing.json")
+        found.write(folder / "pointing.json")
     order = found.accuracy.argsort(kind="stable")[:_SHOWN]
     cells = [
         [
@@ -120,8 +120,8 @@ def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: 
     title = f"the {_SHOWN} worst of {len(found.classes):,} classes" if fewer else None
     console().print(table(["class", "images", "hits", "accuracy"], cells, title=title))
     say(
-        f"Pointing accuracy: {percent(found.mean)} (mean of {len(found.classes):,} classes in "
-        f"{found.images:,} images; at most {found.tolerance:g} pixels beside a box)\n"
+        f"Pointing accuracy: {percent(found.mean)} (mean of {counted(len(found.classes), 'classes')} in "
+        f"{counted(found.images, 'images')}; at most {found.tolerance:g} pixels beside a box)\n"
         f"The middle of the image: {percent(found.centre_mean)}"
     )
     for note in found.notes:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tertium.cli.shared import RunArgument, images_of, say, watching
+from tertium.cli.shared import RunArgument, images_of, say, say_predicted, undamaged, watching
 from tertium.errors import InputError
 
 
@@ -61,6 +61,7 @@ def predict_exported(
     split: str | None,
     top: int | None,
     devices: int,
+    skip_damaged: bool,
 ) -> None:
     """Do what `tertium predict` does with an .onnx file, without torch."""
     from tertium.inference import Exported
@@ -72,8 +73,10 @@ def predict_exported(
     exported = Exported.load(model)
     check_columns(exported.classes, top)
     names = exported.names(images, features) if labels is None else images_of(labels, split)
-    inputs = exported.inputs(images, features, names)
     with watching() as progress:
+        if skip_damaged:
+            names = undamaged(images, names, progress)
+        inputs = exported.inputs(images, features, names)
         blocks = exported.stream(inputs, len(names), progress)
         write_predictions(out, names, exported.classes, blocks, top=top)
-    say(f"{len(names):,} images × {len(exported.classes):,} classes → {out}")
+    say_predicted(len(names), len(exported.classes), top, out)

@@ -49,6 +49,7 @@ def features(
     from tertium.model import pretrained
     from tertium.predict import names_of
     from tertium.readers import read_labels
+    from tertium.terminal import counted
 
     given = {"backbone": backbone, "weights": weights, "image_size": image_size, "workers": workers}
     settings = settings_from({key: value for key, value in given.items() if value is not None})
@@ -64,6 +65,6 @@ def features(
             progress=progress,
         )
         broken = extractor.save(pictures, out)
-    say(f"Features of {len(names) - len(broken):,} images → {out}")
+    say(f"Features of {counted(len(names) - len(broken), 'images')} → {out}")
     if broken:
         say(f"Left out: {len(broken):,} of {len(names):,}, listed in {out}.broken.txt; {some(broken)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tertium.cli.convert import Contradictions, Out, Rule
-from tertium.cli.shared import SplitName, Unlisted, UnlistedChoice, console, read, say
+from tertium.cli.shared import SplitName, Unlisted, UnlistedChoice, console, read, say, summary_of
 
 if TYPE_CHECKING:
     from tertium.tree import LabelTree
@@ -68,17 +68,21 @@ def simulate(
     chosen = parse(scheme, None if tree is None else _tree(tree))
     full = read(labels, unlisted, None)
     if only is None:
-        partial = chosen.apply(full, seed)
+        part = full
+        partial = hidden = chosen.apply(full, seed)
     else:
         rows = full.rows_in(only)
-        partial = full.with_rows(rows, chosen.apply(full[rows], seed))
+        part = full[rows]
+        hidden = chosen.apply(part, seed)
+        partial = full.with_rows(rows, hidden)
     write_labels(partial, out)
-    share = partial.known / max(full.known, 1)
-    say(f"{chosen}: kept {partial.known:,} of {full.known:,} known labels ({share:.1%}) → {out}")
+    where = "" if only is None else f" of the {only} part"
+    share = hidden.known / max(part.known, 1)
+    say(f"{chosen}: kept {hidden.known:,} of {part.known:,} known labels{where} ({share:.1%}) → {out}")
 
 
 def merge(
-    files: Annotated[list[Path], typer.Argument(metavar="LABELS...", help="Label files, at least two.")],
+    files: Annotated[list[Path], typer.Argument(metavar="LABELS", help="Label files, at least two.")],
     out: Out,
     unlisted: Annotated[
         list[Unlisted] | None,
@@ -126,7 +130,7 @@ def merge(
             raise InputError(f"by {close}, {error}; say which holds with --contradictions") from None
         clashes += more
     write_labels(labels, out)
-    say(f"{labels!r} → {out}")
+    say(f"{summary_of(labels)} → {out}")
     if merged.duplicates:
         say(f"Note: {merged.duplicates:,} labels stand in several files; each counts once.")
     if clashes:

@@ -12,7 +12,7 @@ from tertium.cli.shared import console, say
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method in full.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one method in full.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the methods: name, paper, one line, parameters with defaults.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,19 +11,24 @@ import typer
 
 from tertium.cli.processes import agreed, load, started, together, watching_first
 from tertium.cli.shared import (
+    LABELS_HELP,
     ClassesFile,
     FeaturesFile,
     ImagesFolder,
     LabelsFile,
     RunArgument,
+    SkipDamaged,
     SplitName,
     Unlisted,
     UnlistedChoice,
     command_line,
     console,
+    damaged_of,
     images_of,
     read,
     say,
+    say_predicted,
+    undamaged,
     watching,
 )
 from tertium.errors import InputError, some
@@ -34,8 +40,10 @@ if TYPE_CHECKING:
     from tertium.labels import Labels
     from tertium.metrics import Evaluation
     from tertium.predict import Inputs, Trained
+    from tertium.progress import Progress
     from tertium.session import Outcome
 
+_TEST = "test"  # the split that no run trains on
 Devices = Annotated[
     int, typer.Option(min=1, help="Processes on this machine that share the images, one for each device.")
 ]
@@ -43,9 +51,11 @@ Devices = Annotated[
 
 def train(
     labels: Annotated[
-        Path | None, typer.Option("--labels", help="Label file: CSV, TSV, Parquet or Arrow.")
+        Path | None, typer.Option("--labels", help=f"Needed, unless --resume is given. {LABELS_HELP}")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write the run to.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Needed, unless --resume is given. Folder to write the run to.")
+    ] = None,
     images: ImagesFolder = None,
     features: FeaturesFile = None,
     method: Annotated[str | None, typer.Option(help="See `tertium methods` (default: auto).")] = None,
@@ -62,8 +72,9 @@ def train(
     truth: Annotated[
         Path | None, typer.Option(help="Full labels, only to record what is memorised and corrected.")
     ] = None,
+    skip_damaged: SkipDamaged = False,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any setting or method parameter.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Any setting or method parameter.")
     ] = None,
 ) -> None:
     """Train a classifier on images or on ready features.
@@ -92,14 +103,27 @@ def train(
     place = resume or out or Path()
     try:
         if resume is not None:
-            beside = labels, out, images, features, method, config, classes, truth, settings
-            outcome = _go_on(resume, devices, beside)
+            beside = (
+                labels,
+                out,
+                images,
+                features,
+                method,
+                config,
+                classes,
+                truth,
+                skip_damaged or None,
+                settings,
+            )
+            outcome, listed = _go_on(resume, devices, (*beside, skip_damaged or None)), None
         else:
             if labels is None or out is None:
                 missing = "--labels" if labels is None else "--out"
                 raise InputError(f"{missing} is missing; see tertium train --help")
             values = settings_of(config, settings, method=method, devices=devices)
-            outcome = _begin(labels, out, images, features, values, unlisted, classes, overwrite, truth)
+            outcome, listed = _begin(
+                labels, out, images, features, values, unlisted, classes, overwrite, truth, skip_damaged
+            )
     except Stopped as stop:
         if rank() == 0:
             say(f"Stopped; a checkpoint is written. Go on with: tertium train --resume {place}")
@@ -107,6 +131,31 @@ def train(
     if rank() == 0:
         show_summary(console(), outcome.summary, place)
         _write_page(place)
+        _say_next(place, listed)
+
+
+def _say_next(run: Path, listed: Labels | None) -> None:
+    """Say what to do with a run: commands that work as they are printed."""
+    from tertium.runs import RunFolder
+
+    data = RunFolder.open(run).config()["data"]
+    kind = "images" if "images" in data else "features"
+    inputs = [f"--{kind}", data[kind]]
+    listed = read(Path(data["labels"]), Unlisted.unknown, None) if listed is None else listed
+    if _TEST in listed.split_names() and _are_there(listed.part(_TEST).images.to_pylist(), data):
+        unlisted = data.get("unlisted", "unknown")
+        told = [] if unlisted == "unknown" else ["--unlisted", unlisted]
+        words = ["--labels", data["labels"], *told, *inputs, "--split", _TEST]
+        say(f"Next: {shlex.join(['tertium', 'evaluate', str(run), *words])}")
+    say(f"Next: {shlex.join(['tertium', 'predict', str(run), *inputs, '--out', 'predictions.csv'])}")
+
+
+def _are_there(names: list[str], data: Mapping[str, Any]) -> bool:
+    """Return whether images are where those of training were; features without names have no others."""
+    from tertium.inputs import feature_names, list_images
+
+    there = list_images(Path(data["images"])) if "images" in data else feature_names(data["features"])
+    return set(names) <= set(there or ())
 
 
 def _write_page(run: Path) -> None:
@@ -139,7 +188,8 @@ def _begin(
     classes: Path | None,
     overwrite: bool,
     truth: Path | None,
-) -> Outcome:
+    skip_damaged: bool,
+) -> tuple[Outcome, Labels]:
     from tertium.readers import read_classes
     from tertium.training import train as run_training
 
@@ -147,8 +197,12 @@ def _begin(
     if classes is not None:
         about["names"] = read_classes(classes)
     with watching() as progress:
-        return run_training(
-            read(labels, unlisted, classes),
+        listed = read(labels, unlisted, classes)
+        if skip_damaged:
+            about["left_out"] = damaged_of(images, listed.images.to_pylist(), progress)
+            listed = listed.without(about["left_out"])
+        outcome = run_training(
+            listed,
             images,
             features=features,
             out=out,
@@ -158,6 +212,7 @@ def _begin(
             about=about,
             truth=truth,
         )
+    return outcome, listed
 
 
 def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
@@ -191,9 +246,21 @@ def evaluate(
       torchrun --nproc-per-node 4 -m tertium evaluate runs/first --labels labels.csv --images photos/
 
     Only known labels count; a class without a known present and a known absent image cannot be scored and
-    is listed. G1–G5 are fifths of the classes, from the fewest to the most labels known in training. ECE is
-    the expected calibration error of the probabilities. The figures are written to RUN/evaluation.json and
-    .csv unless --out says otherwise.
+    is listed. The figures are over the others, from mF1 on at the run's thresholds:
+
+    - mAP(C): mean average precision of the classes
+    - mAP(O): the same, weighted by present labels
+    - mF1: mean F1 of the classes
+    - CP: precision, mean of the classes
+    - CR: recall, mean of the classes
+    - CF1: harmonic mean of CP and CR
+    - OP: precision over all labels together
+    - OR: recall over all labels together
+    - OF1: harmonic mean of OP and OR
+    - ECE: calibration error, how far the probabilities are from what happens
+    - G1–G5: fifths of the classes, from the fewest to the most labels known in training
+
+    They are written to RUN/evaluation.json and .csv unless --out says otherwise.
     """
     if started(devices):
         return
@@ -201,6 +268,7 @@ def evaluate(
     from tertium.metrics import evaluate_known
     from tertium.predict import shared_folder, shares
     from tertium.predictions import write_evaluation
+    from tertium.terminal import counted
 
     place = out or run / "evaluation.json"
 
@@ -221,7 +289,7 @@ def evaluate(
                 return
             found = evaluate_known(known, trained.thresholds, _annotations(run, trained.classes))
         write_evaluation(place, found)
-    _show_evaluation(found, f"{run} on {len(truth):,} images")
+    _show_evaluation(found, f"{run} on {counted(len(truth), 'images')}")
     strangers = sorted(set(truth.classes) - set(trained.classes))
     if strangers:
         say(f"Not known to the model, left out: {some(strangers, 8)}")
@@ -276,6 +344,7 @@ def predict(
     top: Annotated[
         int | None, typer.Option(min=1, help="Write image,label,probability for the most probable N.")
     ] = None,
+    skip_damaged: SkipDamaged = False,
     devices: Devices = 1,
 ) -> None:
     """Write the probability of each class for each image.
@@ -293,7 +362,7 @@ def predict(
     if run.suffix == ".onnx":
         from tertium.cli.exporting import predict_exported
 
-        return predict_exported(run, out, images, features, labels, split, top, devices)
+        return predict_exported(run, out, images, features, labels, split, top, devices, skip_damaged)
     if started(devices):
         return
     from tertium.distributed import rank
@@ -301,7 +370,9 @@ def predict(
     from tertium.predictions import write_predictions
 
     with together(), watching_first() as progress:
-        trained, names, inputs = agreed(lambda: _to_predict(run, out, images, features, labels, split, top))
+        trained, names, inputs = agreed(
+            lambda: _to_predict(run, out, images, features, labels, split, top, skip_damaged, progress)
+        )
         own = shares(len(names))[rank()]
         with shared_folder(out.parent) as folder:
             blocks = trained.stream(inputs, progress, own)
@@ -310,7 +381,7 @@ def predict(
             )
         if rank() > 0:
             return
-    say(f"{len(names):,} images × {len(trained.classes):,} classes → {out}")
+    say_predicted(len(names), len(trained.classes), top, out)
 
 
 def _to_predict(
@@ -321,6 +392,8 @@ def _to_predict(
     labels: Path | None,
     split: str | None,
     top: int | None,
+    skip_damaged: bool,
+    progress: Progress | None,
 ) -> tuple[Trained, list[str], Inputs]:
     """Return the model, and the names and inputs of the images, after checking that all can be written."""
     from tertium.predict import names_of
@@ -330,4 +403,6 @@ def _to_predict(
     trained = load(run)
     check_columns(trained.classes, top)
     names = names_of(images, features) if labels is None else images_of(labels, split)
+    if skip_damaged:
+        names = undamaged(images, names, progress)
     return trained, names, trained.inputs(images, features, names)

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tertium.cli.shared import (
-    FeaturesFile,
-    ImagesFolder,
     LabelsFile,
     RunArgument,
     SplitName,
@@ -18,6 +16,7 @@ from tertium.cli.shared import (
     UnlistedChoice,
     read,
     say,
+    summary_of,
     watching,
 )
 from tertium.errors import InputError
@@ -31,8 +30,10 @@ if TYPE_CHECKING:
 def review(
     run: RunArgument,
     labels: LabelsFile,
-    images: ImagesFolder = None,
-    features: FeaturesFile = None,
+    images: Annotated[Path | None, typer.Option(help="Folder with the images that people look at.")] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Ready features for the model, instead of the images: .npy.")
+    ] = None,
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     budget: Annotated[int, typer.Option(min=1, help="How many questions.")] = 500,
@@ -93,7 +94,7 @@ def _export(kept: Path, labels: Labels, out: Path) -> None:
     from tertium.reviewing.results import export
 
     done = export(Answers.existing(kept), labels, out)
-    say(f"{done.labels!r} → {out}")
+    say(f"{summary_of(done.labels)} → {out}")
     among = sum(each.among_people for each in done.contradictions)
     against = sum(each.given != 0 for each in done.contradictions)
     say(
@@ -122,6 +123,7 @@ def _review(
     from tertium.reviewing.answers import Answers
     from tertium.reviewing.desk import Desk, find_round
     from tertium.reviewing.views import Views
+    from tertium.terminal import counted
 
     pictures = None if images is None else folder_pictures(images, labels.images.to_pylist())
     who, access = check_name(who), Access.at(host)
@@ -133,8 +135,8 @@ def _review(
         )
         views = Views(pictures, None if features is not None else lambda: _load(run))
         app = make_app(Desk(log, labels, found), views, access, run=run.name, who=who)
-        shown = len({question.image for question in found.questions})
-        say(f"{len(found.questions):,} questions about {shown:,} images; answers are kept in {kept}")
+        shown = counted(len({question.image for question in found.questions}), "images")
+        say(f"{counted(len(found.questions), 'questions')} about {shown}; answers are kept in {kept}")
         for note in found.notes:
             say(f"Note: {note}.")
         say(f"Open {_address(host, at.getsockname()[1], access.token)} — stop with Ctrl+C")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from tertium.errors import InputError, some
+
 if TYPE_CHECKING:
     from tertium.labels import Labels
+    from tertium.progress import Progress
     from tertium.terminal import Bar, Lines
 
 _WIDTH = 120  # of tables in a file or a pipe
@@ -27,11 +31,20 @@ class Unlisted(enum.StrEnum):
     absent = "absent"
 
 
-LabelsFile = Annotated[Path, typer.Option("--labels", help="Label file: CSV, TSV, Parquet or Arrow.")]
+LABELS_HELP = "Label file: .csv, .tsv, .jsonl, .parquet or .arrow."
+LabelsFile = Annotated[Path, typer.Option("--labels", help=LABELS_HELP)]
 UnlistedChoice = Annotated[Unlisted, typer.Option(help="What a label means that the file does not list.")]
 ClassesFile = Annotated[Path | None, typer.Option("--classes", help="Class names, one a line, in order.")]
-ImagesFolder = Annotated[Path | None, typer.Option("--images", help="Folder with the images.")]
-FeaturesFile = Annotated[Path | None, typer.Option("--features", help="Ready features: .npy, floats [N, D].")]
+ImagesFolder = Annotated[
+    Path | None, typer.Option("--images", help="Folder with the images. This or --features is needed.")
+]
+FeaturesFile = Annotated[
+    Path | None,
+    typer.Option("--features", help="Ready features: .npy, floats [N, D]. This or --images is needed."),
+]
+SkipDamaged = Annotated[
+    bool, typer.Option("--skip-damaged", help="Leave out images that cannot be read, and name them.")
+]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `tertium train` wrote.")]
 SplitName = Annotated[
     str | None, typer.Option("--split", help="Only the images of this split of the labels.")
@@ -64,6 +77,48 @@ def say(text: str) -> None:
 def command_line() -> str:
     """Return the command that runs, as it would be typed."""
     return shlex.join(["tertium", *sys.argv[1:]])
+
+
+def summary_of(labels: Labels) -> str:
+    """Say how much a set of labels holds."""
+    from tertium.terminal import counted
+
+    present, absent = (int(counts.sum()) for counts in labels.class_counts)
+    size = f"{counted(len(labels), 'images')}, {counted(len(labels.classes), 'classes')}"
+    return f"{size}: {counted(present, 'labels')} present, {absent:,} absent"
+
+
+def say_predicted(images: int, classes: int, top: int | None, out: Path) -> None:
+    """Say what `tertium predict` has written."""
+    from tertium.terminal import counted
+
+    every = counted(classes, "classes")
+    if top is None:
+        say(f"{counted(images, 'images')} × {every} → {out}")
+        return
+    most = "most probable" if top == 1 else f"{min(top, classes)} most probable"
+    say(f"{counted(images, 'images')}, the {most} of {every} each → {out}")
+
+
+def damaged_of(images: Path | None, names: list[str], progress: Progress | None) -> list[str]:
+    """Return the images that cannot be read, and name them."""
+    from tertium import progress as silent
+    from tertium.inputs import damaged
+    from tertium.terminal import counted
+
+    if images is None:
+        raise InputError("--skip-damaged is for images: features have none that could be damaged")
+    found = damaged(images, names, progress or silent.Progress())
+    if found and os.environ.get("RANK", "0") == "0":  # one of several processes talks
+        faults = some(list(found.values()))
+        say(f"Left out: {counted(len(found), 'images')} of {len(names):,} that cannot be read: {faults}")
+    return list(found)
+
+
+def undamaged(images: Path | None, names: list[str], progress: Progress | None) -> list[str]:
+    """Return the images that can be read; the others are named."""
+    gone = set(damaged_of(images, names, progress))
+    return [name for name in names if name not in gone]
 
 
 def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:

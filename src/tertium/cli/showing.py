@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from tertium.cli.shared import (
-    FeaturesFile,
-    ImagesFolder,
+    LABELS_HELP,
     Unlisted,
     UnlistedChoice,
     command_line,
@@ -22,14 +21,14 @@ from tertium.errors import InputError
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders to lay side by side.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to lay side by side.")],
     out: Annotated[Path, typer.Option(help="The HTML file; CSV files go beside it.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Tertium report",
-    labels: Annotated[
-        Path | None, typer.Option(help="Labelled images to look at: CSV, TSV, Parquet or Arrow.")
+    labels: Annotated[Path | None, typer.Option(help=f"Labelled images to look at. {LABELS_HELP}")] = None,
+    images: Annotated[Path | None, typer.Option(help="Folder with the images of --labels.")] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Ready features of the images of --labels: .npy, floats [N, D].")
     ] = None,
-    images: ImagesFolder = None,
-    features: FeaturesFile = None,
     split: Annotated[
         str | None, typer.Option("--split", help="Judge the runs on the images of this split.")
     ] = None,
@@ -95,8 +94,9 @@ def scenes(
     labels.csv lists what is present; whatever is unlisted is absent.
     """
     from tertium.scenes import render
+    from tertium.terminal import counted
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: already exists; choose another folder")
     render(count, seed=seed).save(out)
-    say(f"{count:,} scenes and labels.csv → {out}")
+    say(f"{counted(count, 'scenes')} and labels.csv → {out}")
