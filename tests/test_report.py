@@ -16,13 +16,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from scipy import stats
 from sklearn.metrics import average_precision_score
 
 from tertium.annotation import Annotation
-from tertium.comparing import Entry
+from tertium.cli.prior import _draw as draw_prior
+from tertium.comparing import Comparison, Entry
+from tertium.comparing.table import about
 from tertium.completion import Prepared
+from tertium.demo import run_demo
 from tertium.errors import InputError
 from tertium.files import write_json
 from tertium.labels import Labels
@@ -32,10 +36,13 @@ from tertium.model import pretrained
 from tertium.predict import Trained
 from tertium.readers import write_labels
 from tertium.report import Given, write_comparison, write_report
+from tertium.report.comparison import _fill, _range
+from tertium.report.figures import _frequencies, _intervals, _scores, _styles, _titles
 from tertium.report.quality import interval
-from tertium.report.runs import read_runs
+from tertium.report.runs import SHOWN, read_runs, some
 from tertium.runs import RunFolder
 from tertium.scenes import render
+from tertium.svg import COLOURS, drawing
 from tertium.training import train
 from tertium.validation import Scored
 
@@ -358,6 +365,89 @@ def test_a_label_file_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
     assert list(rows_of(page)) == ["a"]
 
 
+# ---- what is shown of many runs --------------------------------------------------------------------------
+
+MANY = ("auto", "negative", "wan", "role", "ll_r", "hill", "ignore", "epr", "selective", "an_ls")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> list[RunFolder]:
+    """Ten methods under the first of three schemes, two under the others."""
+    plan = {"full": ("bce",), "single_positive": MANY, "random:0.1": MANY[:2], "per_class:50": MANY[:2]}
+    runs = []
+    for scheme, names in plan.items():
+        for name in names:
+            path = tmp_path / f"{scheme.replace(':', '-')}-{name}"
+            runs.append(make_run(path, scheme=scheme, method=name, parameters={}))
+            add_evaluation(runs[-1], seed=len(runs))
+    return runs
+
+
+def test_the_same_runs_are_shown_everywhere_and_every_scheme(many: list[RunFolder]) -> None:
+    runs = read_runs(many, [None] * len(many))
+    shown = some(runs)
+    assert len(shown) == SHOWN
+    assert {run.scheme for run in shown} == {run.scheme for run in runs}
+    assert [run.name for run in runs if run in shown] == [run.name for run in shown]
+    titles = _titles(runs)
+    assert len(set(titles.values())) == len(runs)
+    with drawing():
+        found = [figure.axes[0].get_title("left") for figure in _intervals(runs)]
+    assert found == [titles[run] for run in shown]
+    assert titles[shown[1]] == "single_positive: auto"
+
+
+def test_pages_name_the_runs_that_they_show(many: list[RunFolder], tmp_path: Path) -> None:
+    text = write_report(tmp_path / "report.html", many).read_text(encoding="utf-8")
+    said = " ".join(text.split())
+    assert (
+        "no room for all 15 runs, here and below, the same 6 are shown, every scheme in turn: full-bce"
+        in said
+    )
+    assert "A panel for each of 6 of the 15 runs." in said
+    settings = next(row for row in Reader(tmp_path / "report.html").rows if row[0] == "setting")
+    assert settings[1:] == [run.name for run in some(read_runs(many, [None] * len(many)))]
+
+
+def test_every_method_has_its_own_colour_and_auto_stands_out(many: list[RunFolder]) -> None:
+    runs = read_runs(many, [None] * len(many))
+    styles = _styles(runs)
+    assert set(styles) == {"bce", *MANY}
+    assert len({style["color"] for style in styles.values()}) == len(styles)
+    assert all(
+        style["linewidth"] < styles["auto"]["linewidth"] for name, style in styles.items() if name != "auto"
+    )
+    panels = list(_scores(runs))
+    assert len({figure.axes[0].get_xlim() for figure in panels}) == 1
+    colours = [{bar.get_facecolor() for bar in figure.axes[0].patches} for figure in panels]
+    assert [len(each) for each in colours] == [1, 10, 2, 2]
+
+
+def test_frequencies_have_one_kind_of_axis(tmp_path: Path) -> None:
+    wide, narrow = make_run(tmp_path / "wide", scheme="a"), make_run(tmp_path / "narrow", scheme="b")
+    config = narrow.config()
+    config["data"]["classes"] = {name: {"present": 40, "absent": 40} for name in CLASSES}
+    write_json(narrow.path / "config.json", config)
+    axes = [figure.axes[0] for figure in _frequencies(read_runs([wide, narrow], [None, None]))]
+    assert [each.get_yscale() for each in axes] == ["log", "log"]
+    assert {each.get_ylabel() for each in axes} == {"images in % (logarithmic)"}
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    (alone,) = _frequencies(read_runs([narrow], [None]))
+    assert (alone.axes[0].get_yscale(), alone.axes[0].get_ylabel()) == ("linear", "images in %")
+
+
+@pytest.mark.usefixtures("only_words")
+def test_the_images_of_the_figures_are_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    found = add_evaluation(run)
+    said = "the 20 or more labelled images of evaluation.json, which does not name their label file"
+    assert said in write_report(tmp_path / "report.html", [run]).read_text(encoding="utf-8")
+    write_json(run.path / "evaluation.json", found | {"on": "labels.csv, split test"})
+    page = write_report(tmp_path / "report.html", [run])
+    assert "The figures are those on labels.csv, split test." in page.read_text(encoding="utf-8")
+    assert rows_of(page)["a"]["tested_on"] == "labels.csv, split test"
+
+
 # ---- runs that were really trained -----------------------------------------------------------------------
 
 IMAGES, FOLD = 300, [SCRIPT, "cat", "dog", "rare"]
@@ -631,8 +721,8 @@ def test_a_comparison(tmp_path: Path) -> None:
         SCRIPT: {"a": Entry(0.5, 0.01, True), "b": Entry(0.4, None, False)},
         "ignore": {"a": Entry(0.55, 0.02, True), "b": Entry(None, None, False, "needs <absent> labels")},
     }
-    figure = '<?xml version="1.0"?><svg><metadata>http://x</metadata><text fill="#123456">a</text></svg>'
-    (tmp_path / "table.svg").write_text(figure)
+    of = {"training_images": 1234, "test_images": 567, "classes": 8, "seeds": 2}
+    write_json(tmp_path / "about.json", of)
     page = write_comparison(tmp_path, entries, ["a", "b"], {"epochs": 3}, "tertium compare")
     text, reader = page.read_text(encoding="utf-8"), Reader(page)
     assert [" ".join(cell.split()) for cell in reader.row("full labels")] == ["full labels"] + [
@@ -641,10 +731,77 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert [" ".join(cell.split()) for cell in reader.row(SCRIPT)] == [SCRIPT, "50.0 ± 1.0", "40.0", "45.0"]
     assert [" ".join(cell.split()) for cell in reader.row("ignore")][1:] == ["55.0 ± 2.0", "–", "–"]
     assert "script" not in reader.tags
-    assert "http://" not in text
+    assert not re.findall(r"https?://", re.sub(r'xmlns(:\w+)?="[^"]*"', "", text))
+    assert len(re.findall("<svg", text)) == 2  # a panel for each scheme, below each other on a phone
+    assert len(set(reader.ids)) == len(reader.ids)
     assert "needs &lt;absent&gt; labels" in text
     assert "currentColor" in text
     assert "&#34;epochs&#34;: 3" in text
+    said = " ".join(text.split())
+    assert "Trained on 1,234 images (validation among them) and tested on 567 others, 8 classes;" in said
+    assert "mean of 2 seeds" in said
+    assert "bold means little" in said
+    write_json(tmp_path / "about.json", of | {"seeds": 3})
+    write_comparison(tmp_path, entries, ["a", "b"], {})
+    assert "bold means little" not in page.read_text(encoding="utf-8")
+
+
+def test_the_panels_of_a_comparison_have_one_axis_and_margins() -> None:
+    table = {
+        "auto": {"a": Entry(0.5, 0.01, True), "b": Entry(0.2, None, False)},
+        "wan": {"a": Entry(0.4, 0.01, False), "b": Entry(0.3, 0.05, True)},
+    }
+    low, high = _range(table, ["a", "b"])
+    assert low < 20
+    assert high > 51
+    figure = Figure()
+    axes = figure.subplots()
+    _fill(axes, table, "a")
+    bottom, top = axes.get_ylim()
+    assert bottom < -0.5
+    assert top > 1.5
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["wan", "auto"]  # the best on top
+
+
+def test_a_comparison_says_how_much_it_is_of() -> None:
+    cells = [{"method": "auto", "scheme": "a", "seed": seed, "score": 0.5} for seed in (0, 1, 1)]
+    found = Comparison(("x", "y"), cells, [], [], (100, 50))
+    assert about(found) == {"training_images": 100, "test_images": 50, "classes": 2, "seeds": 2}
+
+
+def test_frequencies_on_their_own_name_the_classes(tmp_path: Path) -> None:
+    for count in (17, 40, 41):
+        rate = np.linspace(0.9, 0.1, count)
+        names = [f"class {at}" for at in range(count)]
+        draw_prior(
+            tmp_path / "prior.svg",
+            {
+                "class": names,
+                "prior": rate.tolist(),
+                "low": (0.8 * rate).tolist(),
+                "high": (1.1 * rate).tolist(),
+                "observed": (0.5 * rate).tolist(),
+            },
+        )
+        text = (tmp_path / "prior.svg").read_text(encoding="utf-8")
+        found = re.findall(r">(class \d+)<", text)
+        assert found == names if count <= 40 else found == names[::3]
+        assert all(colour in text for colour in COLOURS[:2])  # known and estimated, as in the report
+
+
+def test_the_demo_knows_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tertium.demo._PLAN", (("random:0.3", ("negative",)),))
+    monkeypatch.setattr("tertium.demo._IMAGE_SIZE", 32)
+    _, page = run_demo(tmp_path / "demo", training=60, test=40)
+    truth = render(100, seed=0).labels[:60].dense() > 0
+    rows = table_of(page, "-classes")
+    used = int(rows[0]["images"])
+    assert used < 60  # some chose the epoch
+    bound = 60 - used
+    counts = np.array(floats(rows, "true")) * used
+    assert (np.abs(truth.sum(axis=0) - counts) <= bound + 1e-6).all()
+    assert "The figures are those on 40 other scenes, with full labels." in page.read_text(encoding="utf-8")
+    assert "in truth" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("only_words")

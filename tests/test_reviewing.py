@@ -31,7 +31,7 @@ from tertium.reviewing.answers import Answer, Answers, Question, Standing
 from tertium.reviewing.app import listen, make_app
 from tertium.reviewing.desk import LEASE, Desk, Person, StaleError, find_round
 from tertium.reviewing.results import contradictions, export, folded, given_values
-from tertium.reviewing.views import Views, veil
+from tertium.reviewing.views import Views, heated
 
 EVIL = "<img src=x onerror=alert(1)>"
 CLASSES = ["cat", "dog", "fox", EVIL]
@@ -74,8 +74,8 @@ def labels():
 
 QUESTIONS = [
     Question("4.jpg", "cat", 0.5, "a close call"),
-    Question("4.jpg", "dog", 0.4, "a close call; same image"),
-    Question("4.jpg", EVIL, 0.3, "a close call; same image"),
+    Question("4.jpg", "dog", 0.4, "a close call; asked with others of this image"),
+    Question("4.jpg", EVIL, 0.3, "a close call; asked with others of this image"),
     Question("5.jpg", "cat", 0.6, "a close call"),
     Question("6.jpg", "fox", 0.7, "a close call"),
 ]
@@ -542,7 +542,7 @@ def test_the_command_exports(world, tmp_path, tertium):
     )
     code, said, _ = tertium(*words)
     assert code == 0
-    assert "Labels(1 images, 1 classes, 1 present, 0 absent)" in said
+    assert "1 image, 1 class: 1 label present, 0 absent → " in said
     assert "1 between people (left out), 0 with the label file" in said
     assert out.with_name("answers-contradictions.csv").is_file()
     merged = tmp_path / "more.parquet"
@@ -622,14 +622,18 @@ def body(**more):
 
 def test_the_page_asks_and_stores(client, desk):
     about = client.get("/api/about").json()
-    assert about == {"run": "first", "who": "ada", "images": True, "heat": False, "notes": ["mind the gap"]}
+    # What the round notes about the model is for who started it, not for who answers.
+    assert about == {"run": "first", "who": "ada", "images": True, "heat": False}
     reply = client.post("/api/next", json=body(only=None)).json()
     assert shown(reply) == ("4.jpg", ["cat", "dog", EVIL])
+    reasons = [question["why"] for question in reply["sheet"]["questions"]]
+    assert reasons[1:] == ["a close call; asked with others of this image"] * 2
     done = client.post("/api/answer", json=body(heat=True, answers=[{"number": 2, "said": "absent"}]))
     assert done.json()["counts"]["absent"] == 1
     assert desk.answers.after(0)[0][1:7] == ("ada", "w1", 1, "4.jpg", EVIL, "absent")
+    assert (reply["undoable"], done.json()["undoable"]) == (False, True)
     back = client.post("/api/undo", json=body(step="t")).json()
-    assert back["undone"] == [EVIL]
+    assert (back["undone"], back["undoable"]) == ([EVIL], False)
     assert client.post("/api/undo", json=body(step="u", round=9)).status_code == 409
 
 
@@ -693,10 +697,11 @@ def test_cameras_held_sideways_and_what_they_noted(tmp_path):
     stored = Image.open(tmp_path / "a.jpg")
     heat = np.zeros((2, 4), dtype=np.float32)
     heat[:, :2] = 1  # the model looks at the blue side
-    over = np.asarray(veil(heat, stored))
-    assert over.shape[0] == 2 * over.shape[1]
-    assert over[:50, :, 3].max() < 10
-    assert over[-50:, :, 3].min() > 200
+    over = np.asarray(heated(heat, stored)).astype(int)
+    assert over.shape == (40, 20, 3)
+    colourful = over.max(axis=2) - over.min(axis=2)
+    assert colourful[:8].min() > 50  # there, as upright as the image
+    assert colourful[-8:].max() < 10  # grey elsewhere
 
 
 def test_where_the_model_looks(desk, pixels):
@@ -708,10 +713,9 @@ def test_where_the_model_looks(desk, pixels):
     client = TestClient(app, base_url="http://127.0.0.1:8765")
     assert client.get("/api/about").json()["heat"] is True
     reply = client.get("/heat/0")
-    assert reply.headers["content-type"] == "image/png"
+    assert reply.headers["content-type"] == "image/jpeg"
     image = Image.open(io.BytesIO(reply.content))
-    assert image.mode == "RGBA"
-    assert image.width / image.height == pytest.approx(48 / 32, rel=0.01)
+    assert image.size == (48, 32)  # it covers the image
     model.head.weight.data.zero_()
     assert (client.get("/heat/1").status_code, client.get("/heat/1").text) == (
         404,

@@ -65,10 +65,10 @@ def run_demo(
         device=make_fabric(Settings()).device,
         progress=progress,
     )
-    known, hidden = scenes.labels[:training], scenes.labels[training:]
+    truth, hidden = scenes.labels[:training], scenes.labels[training:]
     rows, folders = [], []
     for scheme, names in _PLAN:
-        partial = parse(scheme).apply(known, seed)
+        partial = parse(scheme).apply(truth, seed)
         for name in names:
             folder = out / f"{scheme.replace(':', '-')}-{name}"
             outcome = train(
@@ -77,10 +77,11 @@ def run_demo(
                 out=folder,
                 method=name,
                 seed=seed,
+                truth=truth,
                 about={"scheme": scheme, "labels": "built-in scenes"},
             )
             found = outcome.trained.evaluate(hidden, features=features[training:])
-            write_evaluation(folder / "evaluation.json", found)
+            write_evaluation(folder / "evaluation.json", found, f"{test:,} other scenes, with full labels")
             folders.append(RunFolder.open(folder))
             seconds = outcome.summary["seconds"]
             rows.append(Row(scheme, name, found.map_c, found.scored, found.map_o, found.mF1, seconds))

@@ -10,6 +10,10 @@ import numpy.typing as npt
 
 from tertium.labels import Labels
 
+_TRAIN = "train"
+_FEW = 0.05  # share of images or labels that may be otherwise: files get merged, answers get added
+_ALIKE = 0.3  # of the variance that chance would give; a validation part of 15 % makes it 0.15
+
 
 class Setting(NamedTuple):
     """A way of annotating that the papers study, and why the labels look like it."""
@@ -58,6 +62,8 @@ class Description:
 def describe(labels: Labels) -> Description:
     """Count what is known, and say which setting it resembles.
 
+    Of several splits "train" alone is judged: test labels are often full where the others are not.
+
     >>> describe(Labels.from_dense([[1, 0, 0], [0, 1, 0], [0, 1, 0]])).setting
     Setting(name='single positive', reason='every labelled image has exactly one present label, none absent')
     """
@@ -78,8 +84,16 @@ def describe(labels: Labels) -> Description:
         classes_without_present=tuple(names[present == 0]),
         classes_without_absent=tuple(names[absent == 0]),
         splits={name: len(labels.rows_in(name)) for name in labels.split_names()},
-        setting=setting_of(labels),
+        setting=_setting_of_training(labels),
     )
+
+
+def _setting_of_training(labels: Labels) -> Setting:
+    names = labels.split_names()
+    if _TRAIN not in names or len(names) < 2:
+        return setting_of(labels)
+    name, reason = setting_of(labels.part(_TRAIN))
+    return Setting(name, f"in the split {_TRAIN}, which alone is judged, {reason}")
 
 
 def setting_of(labels: Labels) -> Setting:
@@ -89,13 +103,11 @@ def setting_of(labels: Labels) -> Setting:
         return Setting("nothing known", "there is no present and no absent label")
     if labels.is_full:
         return Setting("full", "every label is known")
-    if not absent.any():
+    if absent.sum() <= _FEW * labels.known:
         return _positives_only(labels)
     shared = _shared_count(present, absent)
     if shared is not None:
-        return Setting(
-            "fixed per class", f"most classes have exactly {shared:,} present and {shared:,} absent"
-        )
+        return Setting("fixed per class", shared)
     known = present + absent
     if _tracks(known, len(labels), labels.known):
         share = labels.known / (len(labels) * len(labels.classes))
@@ -111,17 +123,39 @@ def setting_of(labels: Labels) -> Setting:
 
 
 def _positives_only(labels: Labels) -> Setting:
+    absent = int(labels.class_counts[1].sum())
+    also = f"only {absent / labels.known:.1%} of the known labels are absent" if absent else ""
     per_image = labels.image_counts[0]
-    if (per_image[per_image > 0] == 1).all():
-        return Setting("single positive", "every labelled image has exactly one present label, none absent")
-    return Setting("positives only", "no label is known to be absent")
+    labelled = per_image > 0
+    single = float((per_image[labelled] == 1).mean())
+    # Where few images have a label at all, chance alone gives most of those just one.
+    if single == 1 or (single >= 1 - _FEW and labelled.mean() >= 0.5):
+        share = "every labelled image" if single == 1 else f"{single:.1%} of the labelled images"
+        has = "has" if single == 1 else "have"
+        return Setting("single positive", f"{share} {has} exactly one present label, {also or 'none absent'}")
+    return Setting("positives only", also or "no label is known to be absent")
 
 
-def _shared_count(present: npt.NDArray[np.int64], absent: npt.NDArray[np.int64]) -> int | None:
-    """Return n where at least half of the classes have exactly n present and n absent, and none has more."""
-    top = int(present.max())
-    same = (present == top) & (absent == top)
-    return top if same.mean() >= 0.5 and absent.max() <= top else None
+def _shared_count(present: npt.NDArray[np.int64], absent: npt.NDArray[np.int64]) -> str | None:
+    """Say how many present and absent labels most classes have, where chance would not make them so alike.
+
+    Labels dropped at random leave a class about as many present ones as it is frequent, give or take the root
+    of that number. A number for each class leaves all classes alike, also after a part of the images went to
+    validation; a class that is rarer than the number has fewer present labels.
+    """
+    middle = float(np.median(absent))
+    root = np.sqrt(middle)  # what chance gives or takes
+    short = (present < middle - 1.5 * root - 1) | (absent < middle - 1.5 * root - 1)
+    if short.mean() > 0.5 or max(present.max(), absent.max()) > middle + 3 * root + 1:
+        return None
+    counts = np.concatenate([present[~short], absent[~short]])
+    # Of few classes some are alike by chance: the fewer, the more alike they must be.
+    alike = min(_ALIKE, max(0.0, 1 - 1.7 / np.sqrt(np.sum(~short))))
+    if counts.var() > alike * counts.mean():
+        return None
+    exact = ((present == counts.max()) & (absent == counts.max())).mean() >= 0.5
+    told = f"exactly {counts.max():,}" if exact else f"about {np.median(counts):,.0f}"
+    return f"most classes have {told} present labels and as many absent, whether they are rare or frequent"
 
 
 def _tracks(known: npt.NDArray[np.int64], images: int, total: int) -> bool:

@@ -190,10 +190,10 @@ def _long(names: Sequence[str], block: npt.NDArray[np.float32], labels: pa.Array
     return [pa.array(image, pa.string()), labels.take(pa.array(best.reshape(-1))), chosen]
 
 
-def write_evaluation(path: str | Path, found: Evaluation) -> None:
-    """Write the figures as JSON, and those of each class as CSV beside it."""
+def write_evaluation(path: str | Path, found: Evaluation, on: str) -> None:
+    """Write the figures as JSON, and those of each class as CSV beside it; ``on`` says of which images."""
     path = Path(path)
-    write_json(path, found.to_dict())
+    write_json(path, {"on": on, **found.to_dict()})
     columns = (found.classes, found.ap, found.positives, found.negatives, found.thresholds)
     with (
         replacing(path.with_suffix(".csv")) as temporary,

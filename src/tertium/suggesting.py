@@ -236,7 +236,7 @@ def _reasons(chosen: Candidates, known: Floats, ready: Prepared) -> list[str]:
             if high > 3 * low:
                 parts.append(f"its frequency is unsure ({low:.1%} to {high:.1%})")
         if row in seen:
-            parts.append("same image")
+            parts.append("asked with others of this image")
         seen.add(row)
         found.append("; ".join(parts))
     return found

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
@@ -18,9 +19,15 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
-COLOURS = ("#0080c6", "#e08a00", "#009e73", "#d5573b", "#b565a7", "#7f8c1f", "#8c6d5a", "#46b1c9")
+COLOURS = (
+    *("#0080c6", "#e08a00", "#009e73", "#d5573b", "#b565a7", "#7f8c1f", "#8c6d5a", "#46b1c9"),
+    *("#6f5bd0", "#a3325c", "#8fc23c", "#5f7a8a"),
+)
 INK = "#123456"  # stands for the colour of the page's text, which is another in the dark and on paper
+_NAMED, _POINTS = 40, 2000  # classes named on an axis; points from which on they are drawn as pixels
+_LOGARITHMIC = " (logarithmic)"
 _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 _LOOK: dict[Any, Any] = {
     **dict.fromkeys(_INKED, INK),
@@ -83,21 +90,104 @@ def add_legend(figure: Figure, axes: Axes) -> None:
 
 def name_ticks(figure: Figure, axes: Axes, places: Sequence[int], names: Sequence[str]) -> None:
     """Name places along the axis, upwards, and make the figure higher by as much as the names need."""
-    axes.set_xticks(places, names, size=8, rotation=90)
+    axes.set_xticks(places, names, size=8 if len(names) <= 32 else 7, rotation=90)
     make_room(figure, 0.064 * max(map(len, names), default=0))
 
 
 def scale_to(axis: XAxis | YAxis, values: npt.NDArray[Any]) -> None:
     """Make an axis logarithmic if what it shows spans more than two decades; counts keep a place for 0."""
-    positive = values[np.isfinite(values) & (values > 0)]
-    if not positive.size or positive.max() <= 100 * positive.min():
+    if not spans_decades(values):
         return
     set_scale = getattr(axis.axes, f"set_{axis.axis_name}scale")
     if np.issubdtype(values.dtype, np.integer):
         set_scale("symlog", linthresh=1)
     else:
         set_scale("log")
+    axis.set_label_text(axis.get_label_text() + _LOGARITHMIC)
     axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axis.set_minor_formatter(_Between(minor_thresholds=(1, 0.4)))
+
+
+class _Between(LogFormatter):
+    """Names places between the powers of ten where no two of those are in sight."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
+
+def spans_decades(values: npt.NDArray[Any]) -> bool:
+    """Whether the largest of some numbers is more than a hundred times the smallest above 0."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    return bool(positive.size) and bool(positive.max() > 100 * positive.min())
+
+
+# ---- classes along an axis -------------------------------------------------------------------------------
+
+
+def classes_panel(title: str, names: Sequence[str], x: str, y: str) -> tuple[Figure, Axes]:
+    """Return a panel with classes along it; of more than 40, some are named."""
+    step = 1 if len(names) <= _NAMED else math.ceil(len(names) / 16)
+    which = "" if step == 1 else f" (one in {step} is named)"
+    figure, axes = panel(title, f"{x}{which}", y)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    name_ticks(figure, axes, range(0, len(names), step), [short(name) for name in names[::step]])
+    axes.grid(visible=False, axis="x")
+    return figure, axes
+
+
+@dataclass(frozen=True)
+class Shares:
+    """In which share of the images each class is; each [C]."""
+
+    observed: npt.NDArray[np.float64]  # known to be present
+    estimated: tuple[npt.NDArray[np.float64], ...] | None = None  # and the ends of its interval
+    truth: npt.NDArray[np.float64] | None = None
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """All numbers, one after the other."""
+        truth = () if self.truth is None else (self.truth,)
+        return np.concatenate([self.observed, *(self.estimated or ()), *truth])
+
+    def drawn(self, title: str, names: Sequence[str], x: str, like: npt.NDArray[np.float64]) -> Figure:
+        """Draw them, classes in this order; the axis is that of ``like``, the numbers of all panels."""
+        figure, axes = classes_panel(title, names, x, "images in %")
+        place, edges = np.arange(len(names)), np.arange(len(names) + 1) - 0.5
+        look: dict[str, Any] = {"fill": True, "color": COLOURS[0], "alpha": 0.6}
+        axes.stairs(100 * self.observed, edges, label="known present", **look)
+        if self.estimated is not None:
+            rate, low, high = (100 * part for part in self.estimated)
+            axes.vlines(place, low, high, color=COLOURS[1], linewidth=bar_width(len(names)), alpha=0.5)
+            dots(axes, place, rate, COLOURS[1], "estimated, 95 % interval")
+        if self.truth is not None:
+            dots(axes, place, 100 * self.truth, INK, "in truth")
+        scale_to(axes.yaxis, 100 * like)
+        most = 100 * max(like.max(), 1e-9)
+        if spans_decades(like):
+            axes.set_ylim(max(50 * like[like > 0].min(), most / 1e5), 1.2 * most)
+        else:
+            axes.set_ylim(0, 1.05 * most)
+        add_legend(figure, axes)
+        return figure
+
+
+def dots(axes: Axes, x: npt.NDArray[Any], y: npt.NDArray[Any], colour: str, label: str | None) -> None:
+    """Mark values, smaller where there are many."""
+    size = float(np.clip(400 / max(len(x), 1), 2, 7))
+    axes.plot(x, y, ".", color=colour, label=label, markersize=size, rasterized=len(x) > _POINTS)
+
+
+def bar_width(count: int) -> float:
+    """Return how wide the bars of so many intervals are."""
+    return float(np.clip(120 / max(count, 1), 0.6, 4))
+
+
+def short(name: str, limit: int = 18) -> str:
+    """Return a name that is not too long for a figure."""
+    return name if len(name) <= limit else f"{name[: limit - 1]}…"
+
+
+# ---- into a page -----------------------------------------------------------------------------------------
 
 
 def inline(figure: Figure, prefix: str) -> Markup:

@@ -162,12 +162,15 @@ def test_answers_outlive_a_reload_an_undo_and_a_killed_server(server, visit):
     image, said = seen(page)
     labels = list(said)
     assert len(labels) > 2
+    assert page.locator("#undo").is_disabled()  # nothing was answered
     press(page, "y")
+    assert page.locator("#undo").is_enabled()
     page.reload()
     ready(page)
     assert seen(page) == (image, dict.fromkeys(labels) | {labels[0]: "present"})
     press(page, "u")
     assert seen(page) == (image, dict.fromkeys(labels))
+    assert page.locator("#undo").is_disabled()
     press(page, "n")
     press(page, "a")  # the rest of them
     other = seen(page)[0]
@@ -301,6 +304,9 @@ def test_where_the_model_looks_lies_over_the_image(server, visit, pictures):
     page.wait_for_selector("#heat:not([hidden])")
     boxes = [page.locator(name).bounding_box() for name in ("#image", "#heat")]
     assert boxes[0] == boxes[1]
+    current = page.locator("li.question[aria-current=true] .label").inner_text()
+    assert page.locator("#legend").inner_text().startswith(f"Where the model looks for {current}")
     page.screenshot(path=pictures / "heat.png")
     page.keyboard.press("h")
     assert not page.locator("#heat").is_visible()
+    assert not page.locator("#legend").is_visible()

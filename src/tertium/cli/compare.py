@@ -12,7 +12,7 @@ from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, command_lin
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tertium.comparing import Comparison, Entry
+    from tertium.comparing import Comparison
 
 _SCHEMES = "single_positive,random:0.1,random:0.3,positives:0.3,per_class:100,balanced:0.1"
 
@@ -102,7 +102,6 @@ def _write(
 
     text = write_results(out, found, schemes)
     entries = summarise(found.cells)
-    _draw(out / "table.svg", entries, schemes)
     say(text)
     say(
         f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not told apart from the best."
@@ -111,43 +110,3 @@ def _write(
     )
     say(f"Results: {out / 'results.csv'}, tables: {out / 'table.md'}, figure: {out / 'table.svg'}")
     say(f"Report: {write_comparison(out, entries, schemes, settings, command_line())}")
-
-
-def _draw(path: Path, table: Mapping[str, Mapping[str, Entry]], schemes: Sequence[str]) -> None:
-    """Draw one panel for each scheme: methods from the best down, with intervals, beside the ceiling."""
-    from matplotlib.figure import Figure
-
-    from tertium.files import replacing
-    from tertium.svg import COLOURS, drawing
-
-    with drawing(), replacing(path) as temporary:
-        most = max(sum(scheme in row for row in table.values()) for scheme in schemes)
-        columns = min(3, len(schemes))
-        rows = -(-len(schemes) // columns)
-        # Long names of variants and files must not squeeze the panels: inches for a letter, roughly.
-        width = 0.085 * max(map(len, table)) + max(2.6, 0.11 * max(map(len, schemes)))
-        figure = Figure(figsize=(max(4.2, width) * columns, rows * (0.9 + 0.2 * most)))
-        panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes in panels[len(schemes) :]:
-            axes.set_axis_off()
-        for axes, scheme in zip(panels, schemes, strict=False):
-            entries = {name: row[scheme] for name, row in table.items() if scheme in row}
-            known = {name: entry for name, entry in entries.items() if entry.mean is not None}
-            order = sorted(known, key=lambda name: known[name].mean or 0)
-            means = [100 * (known[name].mean or 0) for name in order]
-            halves = [100 * (known[name].half or 0) for name in order]
-            colours = [COLOURS[0] if known[name].best else COLOURS[6] for name in order]
-            axes.hlines(
-                range(len(order)),
-                [m - h for m, h in zip(means, halves, strict=True)],
-                [m + h for m, h in zip(means, halves, strict=True)],
-                colors=colours,
-                linewidth=2,
-            )
-            axes.scatter(means, range(len(order)), c=colours, s=14)
-            axes.set_yticks(range(len(order)), order)
-            ceiling = table.get("bce", {}).get("full")
-            if ceiling is not None and ceiling.mean is not None:
-                axes.axvline(100 * ceiling.mean, color=COLOURS[1], linewidth=1, linestyle="--")
-            axes.set(title=scheme, xlabel="test mAP, %")
-        figure.savefig(temporary, format="svg")

@@ -288,7 +288,8 @@ def evaluate(
             if rank() > 0:
                 return
             found = evaluate_known(known, trained.thresholds, _annotations(run, trained.classes))
-        write_evaluation(place, found)
+        on = f"the {counted(len(truth), 'images')} of {labels}"
+        write_evaluation(place, found, on if split is None else f"{on}, split {split}")
     _show_evaluation(found, f"{run} on {counted(len(truth), 'images')}")
     strangers = sorted(set(truth.classes) - set(trained.classes))
     if strangers:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tertium.frequencies import Frequencies
     from tertium.labels import Labels
 
-_SHOWN = 12  # most frequent classes in the table
+_ALL, _SHOWN = 20, 12  # classes up to which the table has all; of more, so many of the most frequent
 
 
 class Estimator(enum.StrEnum):
@@ -83,10 +83,12 @@ def prior(
 
 
 def _show(labels: Labels, found: Frequencies, columns: dict[str, list[str] | list[float]]) -> None:
-    """Print the most frequent classes, how many labels an image has, and how sure that is."""
+    """Print the classes or the most frequent ones, how many labels an image has, and how sure that is."""
     from tertium.terminal import table
 
-    order = sorted(range(len(labels.classes)), key=lambda place: -found.rate[place])[:_SHOWN]
+    every = sorted(range(len(labels.classes)), key=lambda place: -found.rate[place])
+    order = every if len(every) <= _ALL else every[:_SHOWN]
+    title = "classes by frequency" if order == every else f"the {_SHOWN} most frequent classes"
     rows = [
         [
             labels.classes[place],
@@ -94,9 +96,7 @@ def _show(labels: Labels, found: Frequencies, columns: dict[str, list[str] | lis
         ]
         for place in order
     ]
-    console().print(
-        table(["class", "observed %", "prior %", "low", "high"], rows, title="most frequent classes")
-    )
+    console().print(table(["class", "observed %", "prior %", "low", "high"], rows, title=title))
     say(
         f"Labels per image: {found.labels_per_image:.2f} expected, "
         f"{labels.class_counts[0].sum() / len(labels):.2f} known to be present."
@@ -132,20 +132,13 @@ def _draw(path: Path, columns: dict[str, list[str] | list[float]]) -> None:
     import numpy as np
 
     from tertium.files import replacing
-    from tertium.svg import COLOURS, add_legend, drawing, panel, scale_to
+    from tertium.svg import Shares, drawing
 
-    rate, low, high, observed = (
-        100 * np.array(columns[name]) for name in ("prior", "low", "high", "observed")
-    )
-    order = np.argsort(-rate)
-    place = np.arange(1, len(rate) + 1)
+    rate = np.array(columns["prior"])
+    order = np.argsort(-rate, kind="stable")
+    low, high, observed = (np.array(columns[name])[order] for name in ("low", "high", "observed"))
+    shares = Shares(observed, (rate[order], low, high))
+    names = [str(columns["class"][place]) for place in order]
     with drawing(), replacing(path) as temporary:
-        figure, axes = panel("How frequent each class is", "class, by estimated frequency", "% of the images")
-        axes.vlines(
-            place, low[order], high[order], color=COLOURS[0], alpha=0.4, linewidth=2, label="95 % interval"
-        )
-        axes.plot(place, rate[order], ".", color=COLOURS[0], label="estimated")
-        axes.plot(place, observed[order], ".", color=COLOURS[1], label="known to be present")
-        scale_to(axes.yaxis, np.concatenate([low, high, observed]))
-        add_legend(figure, axes)
-        figure.savefig(temporary, format="svg")
+        about = "How frequent each class is", names, "class, by estimated frequency"
+        shares.drawn(*about, shares.values).savefig(temporary, format="svg")

@@ -8,6 +8,7 @@ from tertium.comparing.cells import Cell, Work
 from tertium.comparing.rows import Column, Row, columns_from, rows_from
 from tertium.comparing.running import Comparison, compare
 from tertium.comparing.table import (
+    ABOUT,
     CEILING,
     Entry,
     half_interval,
@@ -18,6 +19,7 @@ from tertium.comparing.table import (
 )
 
 __all__ = [
+    "ABOUT",
     "CEILING",
     "Cell",
     "Column",

@@ -32,6 +32,7 @@ class Comparison:
     cells: list[Figures]  # hyper-parameters and epochs chosen on known validation labels
     clean: list[Figures]  # chosen on full validation labels instead; empty if not asked for
     trials: list[Figures]  # of a search
+    images: tuple[int, int] | None = None  # for training, validation among them, and for the test
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +106,7 @@ def compare(
         [run.figures(*item) for item in wanted],
         [_chosen_cleanly(run.figures(*item)) for item in also],
         [_tried(run.figures(line, 0, trial), chosen[line], cleanly.get(line)) for line, trial in trials],
+        (work.images or len(data.training), len(data.test)),
     )
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.comparing.running import Comparison, Figures
-from tertium.files import replacing
+from tertium.files import replacing, write_json
 from tertium.predictions import write_columns
 
 CEILING = "full labels"  # the row of plain BCE on all labels
+ABOUT = "about.json"  # what the comparison was on
 _KEYS = (
     "method",
     "scheme",
@@ -161,6 +162,7 @@ def _percent(values: Sequence[float | None]) -> str:
 
 def write_results(out: Path, found: Comparison, schemes: Sequence[str]) -> str:
     """Write what was found as text tables and CSV files; return the main table."""
+    write_json(out / ABOUT, about(found))
     _write_cells(out / "results.csv", found.cells)
     _write_classes(out / "results-classes.csv", found)
     text = markdown(summarise(found.cells), schemes)
@@ -181,6 +183,13 @@ def write_results(out: Path, found: Comparison, schemes: Sequence[str]) -> str:
     with replacing(out / "table.md") as temporary:
         temporary.write_text("\n".join(sections), encoding="utf-8")
     return text
+
+
+def about(found: Comparison) -> dict[str, int]:
+    """Return how many images, classes and seeds a comparison has."""
+    training, test = found.images or (0, 0)
+    images = {"training_images": training, "test_images": test} if found.images else {}
+    return images | {"classes": len(found.classes), "seeds": len({cell["seed"] for cell in found.cells})}
 
 
 def _reasons(cells: Sequence[Figures]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
@@ -16,11 +15,28 @@ from matplotlib.ticker import MaxNLocator
 
 from tertium.memory import KINDS
 from tertium.report.quality import Quality
-from tertium.report.runs import FULL, NO_SCHEME, Run, grouped
-from tertium.svg import COLOURS, INK, add_legend, drawing, inline, name_ticks, panel, scale_to
+from tertium.report.runs import FULL, NO_SCHEME, Run, grouped, some
+from tertium.svg import (
+    COLOURS,
+    INK,
+    Shares,
+    add_legend,
+    bar_width,
+    classes_panel,
+    dots,
+    drawing,
+    inline,
+    panel,
+    scale_to,
+    short,
+    spans_decades,
+)
 
-PANELS = 4  # of figures that have one for each run
-_NAMED, _POINTS = 32, 2000  # classes named on an axis; points from which on a scatter is drawn as pixels
+_POINTS = 2000  # from which on a scatter is drawn as pixels
+_STANDS_OUT, _ACCENT = "auto", COLOURS[1]  # the method that most people use
+_THIN = 1.5  # points of a line; that of the method that stands out has twice as many
+_DASHES, _MARKERS = ("-", "--", ":", "-."), "osD^vPX*"
+_HATCHES = {"-": None, "--": "///", ":": "...", "-.": "xxx"}  # of bars, where lines have dashes
 _Lines = list[tuple[Run, npt.NDArray[np.float64]]]
 
 
@@ -53,33 +69,27 @@ def charts(runs: Sequence[Run]) -> dict[str, list[Markup]]:
 # ---- the data --------------------------------------------------------------------------------------------
 
 
+_BY_KNOWN = "class, most often known present first"
+
+
 def _frequencies(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw in how many images a class is known to be present, is estimated to be, and is in truth."""
+    found: list[tuple[Run, list[str], Shares]] = []
     for group in grouped(runs, lambda run: run.data).values():
         run = next((run for run in group if run.annotation is not None), group[0])
         observed, truth = run.share("present"), run.share("true")
         if observed is None or not observed.size:
             continue
         order = np.argsort(-observed, kind="stable")
-        figure, axes = _classes_panel(run, order, "images in %")
-        place = np.arange(len(order))
-        edges = np.arange(len(order) + 1) - 0.5
-        axes.stairs(
-            100 * observed[order], edges, fill=True, color=COLOURS[0], alpha=0.6, label="known present"
-        )
-        shown = [observed]
-        if run.annotation is not None:
-            found = run.annotation.for_classes(list(run.classes))
-            rate, low, high = (100 * part[order] for part in (found.rate, found.low, found.high))
-            axes.vlines(place, low, high, color=COLOURS[1], linewidth=_width(len(order)), alpha=0.5)
-            _dots(axes, place, rate, COLOURS[1], "estimated, 95 % interval")
-            shown += [found.rate, found.low]
-        if truth is not None:
-            _dots(axes, place, 100 * truth[order], INK, "in truth")
-            shown.append(truth)
-        _from_zero(axes, 100 * np.concatenate(shown))
-        add_legend(figure, axes)
-        yield figure
+        names = list(run.classes)
+        part = None if run.annotation is None else run.annotation.for_classes(names)
+        estimated = None if part is None else (part.rate[order], part.low[order], part.high[order])
+        shares = Shares(observed[order], estimated, None if truth is None else truth[order])
+        found.append((run, [names[place] for place in order], shares))
+    for run, names, shares in found:
+        # One axis for all: bars of different panels are compared.
+        every = np.concatenate([each.values for _, _, each in found])
+        yield shares.drawn(_heading(run.scheme), names, _BY_KNOWN, every)
 
 
 def _shares(runs: Sequence[Run]) -> Iterator[Figure]:
@@ -89,7 +99,8 @@ def _shares(runs: Sequence[Run]) -> Iterator[Figure]:
         if present is None or absent is None or not present.size:
             continue
         order = np.argsort(-present, kind="stable")
-        figure, axes = _classes_panel(run, order, "labels known in %")
+        names = [list(run.classes)[place] for place in order]
+        figure, axes = classes_panel(_heading(run.scheme), names, _BY_KNOWN, "labels known in %")
         edges = np.arange(len(order) + 1) - 0.5
         below = 100 * present[order]
         axes.stairs(below, edges, fill=True, color=COLOURS[0], alpha=0.75, label="present")
@@ -99,33 +110,6 @@ def _shares(runs: Sequence[Run]) -> Iterator[Figure]:
         axes.set_ylim(0, None)
         add_legend(figure, axes)
         yield figure
-
-
-def _classes_panel(run: Run, order: npt.NDArray[np.int64], y: str) -> tuple[Figure, Axes]:
-    """Return a panel with classes along it, of which some are named."""
-    names = np.array(list(run.classes), dtype=object)[order]
-    return _named_panel(_heading(run.scheme), list(names), "class, most often known present first", y)
-
-
-def _named_panel(title: str, names: Sequence[str], x: str, y: str) -> tuple[Figure, Axes]:
-    step = 1 if len(names) <= _NAMED else math.ceil(len(names) / (_NAMED / 2))
-    which = "" if step == 1 else f" (one in {step} is named)"
-    figure, axes = panel(title, f"{x}{which}", y)
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    name_ticks(figure, axes, range(0, len(names), step), [_short(name) for name in names[::step]])
-    axes.grid(visible=False, axis="x")
-    return figure, axes
-
-
-def _from_zero(axes: Axes, values: npt.NDArray[np.float64]) -> None:
-    """Show shares from 0 up; by powers of ten if they span many, down to what a class that is known has."""
-    positive = values[values > 0]
-    if positive.size and positive.max() > 100 * positive.min():
-        axes.set_yscale("log")
-        axes.set_ylim(max(positive.min() / 2, positive.max() / 1e5), None)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    else:
-        axes.set_ylim(0, None)
 
 
 # ---- training --------------------------------------------------------------------------------------------
@@ -164,27 +148,32 @@ def _known(runs: Sequence[Run]) -> Iterator[Figure]:
 
 def _losses(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw the training loss."""
-    for figure, axes, lines in _curves(runs, lambda record: record.get("loss"), "training loss", 1):
-        scale_to(axes.yaxis, np.concatenate([values for _, values in lines]))
+    drawn = list(_curves(runs, lambda record: record.get("loss"), "training loss", 1))
+    for figure, axes, _ in drawn:
+        scale_to(axes.yaxis, np.concatenate([values for _, _, lines in drawn for _, values in lines]))
         yield figure
 
 
 def _terms(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw the terms that a loss is the sum of, for runs where there are several."""
-    several = [run for run in runs if any(len(record.get("terms") or ()) > 1 for record in run.records)]
-    for run in several[:PANELS]:
+    titles = _titles(runs)
+    for run in some(runs):
+        if not any(len(record.get("terms") or ()) > 1 for record in run.records):
+            continue
         names = list(dict.fromkeys(name for record in run.records for name in record.get("terms") or ()))
         values = {name: [(record.get("terms") or {}).get(name) for record in run.records] for name in names}
-        yield _lines_of(run, values, "term of the loss", _title(run, runs))
+        yield _lines_of(run, values, "term of the loss", titles[run])
 
 
 def _memory(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw the loss of true positives, true negatives and false negatives."""
-    told = [run for run in runs if any(record.get("memory") for record in run.records)]
-    for run in told[:PANELS]:
+    titles = _titles(runs)
+    for run in some(runs):
+        if not any(record.get("memory") for record in run.records):
+            continue
         losses = [(record.get("memory") or {}).get("loss") or {} for record in run.records]
         values = {f"{kind.replace('_', ' ')}s": [loss.get(kind) for loss in losses] for kind in KINDS}
-        yield _lines_of(run, values, "mean loss of a label", _title(run, runs))
+        yield _lines_of(run, values, "mean loss of a label", titles[run])
 
 
 def _lines_of(run: Run, values: dict[str, list[Any]], name: str, title: str) -> Figure:
@@ -233,7 +222,7 @@ def _curves(
         figure, axes = panel(_heading(scheme), _epochs([run for run, _ in lines]), name)
         for run, values in lines:
             epochs = range(1, len(values) + 1)
-            axes.plot(epochs, values, label=run.series, markersize=3, linewidth=1.5, **styles[run.series])
+            axes.plot(epochs, values, label=run.series, markersize=3, **styles[run.series])
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         _tell_apart(figure, axes, runs)
         yield figure, axes, lines
@@ -250,46 +239,59 @@ def _epochs(runs: Sequence[Run]) -> str:
 def _scores(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw the test mAP(C): a bar is the mean of a series, a dot each run where there are several."""
     evaluated = [run for run in runs if run.row["map_c"] is not None]
-    groups = grouped(evaluated, lambda run: (run.scheme, run.series))
-    values = {key: 100 * np.array([run.row["map_c"] for run in group]) for key, group in groups.items()}
     if len(evaluated) < 2:
         return  # one number needs no figure
-    places = len(values) + len({scheme for scheme, _ in values})
-    figure, axes = panel("", "test mAP(C) in %", "", height=0.95 + 0.35 * places)
+    best = 100 * max(run.row["map_c"] for run in evaluated)
+    schemes = grouped(evaluated, lambda run: run.scheme)
+    full = grouped(schemes.get(FULL, []), lambda run: run.series).values()
+    ceiling = max((_percents(group).mean() for group in full), default=None)
+    for scheme, group in schemes.items():
+        series = grouped(group, lambda run: run.series)
+        figure, axes = panel(_heading(scheme), "test mAP(C) in %", "", height=1.1 + 0.37 * len(series))
+        for place, (name, several) in enumerate(series.items()):
+            _bar(axes, place, name, _percents(several), _styles(runs)[name])
+        if ceiling is not None:
+            axes.axvline(ceiling, color=INK, linestyle="--", linewidth=1)
+            axes.text(ceiling - 1, -0.35, "ceiling: full labels", ha="right", va="center", size=9)
+        # The same for all schemes, so that bars of different panels can be compared.
+        axes.set(xlim=(0, 1.15 * max(1, best)), ylim=(len(series), -0.7), yticks=[])
+        axes.spines["left"].set_visible(False)
+        yield figure
+
+
+def _bar(axes: Axes, place: int, name: str, values: npt.NDArray[np.float64], style: dict[str, Any]) -> None:
+    weight = "bold" if style["linewidth"] > _THIN else "normal"
+    axes.text(0, place + 0.12, short(name, 60), va="center", size=9, weight=weight)
+    look: dict[str, Any] = {"color": style["color"], "hatch": _HATCHES[style["linestyle"]]}
+    axes.barh(place + 0.55, values.mean(), 0.38, edgecolor="white", linewidth=0, **look)
+    axes.plot(values, [place + 0.55] * values.size, ".", color=INK, markersize=4 if values.size > 1 else 0)
     edge = axes.get_yaxis_transform()  # at the right, where neither dots nor the ceiling cross the number
-    styles, place, heading = _styles(runs), 0.0, ""
-    for (scheme, series), dots in values.items():
-        if scheme != heading:
-            axes.text(0, place + 0.3, _heading(scheme), weight="bold", va="center")
-            place, heading = place + 1.1, scheme
-        axes.text(0, place, _short(series, 60), va="center", size=9)
-        axes.barh(place + 0.45, dots.mean(), 0.4, color=styles[series]["color"])
-        axes.plot(dots, [place + 0.45] * dots.size, ".", color=INK, markersize=4 if dots.size > 1 else 0)
-        axes.text(1, place + 0.45, f"{dots.mean():.1f}", transform=edge, ha="right", va="center", size=9)
-        place += 1.1
-    ceiling = max((dots.mean() for (scheme, _), dots in values.items() if scheme == FULL), default=None)
-    if ceiling is not None:
-        axes.axvline(ceiling, color=INK, linestyle="--", linewidth=1)
-        axes.text(ceiling, -0.5, "ceiling: full labels", ha="center", va="bottom", size=9)
-    axes.set(
-        xlim=(0, 1.15 * max(1, *(dots.max() for dots in values.values()))), ylim=(place, -0.5), yticks=[]
+    axes.text(
+        1,
+        place + 0.55,
+        f"{values.mean():.1f}",
+        transform=edge,
+        ha="right",
+        va="center",
+        size=9,
+        weight=weight,
     )
-    axes.spines["left"].set_visible(False)
-    yield figure
+
+
+def _percents(runs: Sequence[Run]) -> npt.NDArray[np.float64]:
+    return 100 * np.array([run.row["map_c"] for run in runs])
 
 
 def _intervals(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw the AP of each class with its interval, from the highest to the lowest."""
-    judged = [(run, run.quality) for run in runs if run.quality is not None]
-    for run, quality in judged[:PANELS]:
+    titles = _titles(runs)
+    for run, quality in [(run, run.quality) for run in some(runs) if run.quality is not None]:
         ap, low, high = quality.ap
         order = np.argsort(-np.nan_to_num(ap, nan=-1), kind="stable")[: np.isfinite(ap).sum()]
         if not order.size:
             continue
         names = [quality.classes[column] for column in order]
-        figure, axes = _named_panel(
-            _title(run, runs), names, "class, highest AP first", f"{_kind(run)} AP in %"
-        )
+        figure, axes = classes_panel(titles[run], names, "class, highest AP first", f"{_kind(run)} AP in %")
         place = np.arange(len(order))
         axes.vlines(
             place,
@@ -297,10 +299,10 @@ def _intervals(runs: Sequence[Run]) -> Iterator[Figure]:
             100 * high[order],
             color=COLOURS[0],
             alpha=0.35,
-            linewidth=_width(len(order)),
+            linewidth=bar_width(len(order)),
             rasterized=len(order) > _POINTS,
         )
-        _dots(axes, place, 100 * ap[order], COLOURS[0], None)
+        dots(axes, place, 100 * ap[order], COLOURS[0], None)
         axes.set_ylim(-3, 103)
         yield figure
 
@@ -309,6 +311,7 @@ def _precisions(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw the AP of each class against how often the training labels know it to be present."""
     styles = _styles(runs)
     judged = [(run, run.quality) for run in runs if run.quality is not None and run.quality.number("map_c")]
+    counts = np.array([count["present"] for run, _ in judged for count in run.classes.values()])
     for scheme, group in grouped([run for run, _ in judged], lambda run: run.scheme).items():
         kinds = " or ".join(dict.fromkeys(map(_kind, group)))
         figure, axes = panel(_heading(scheme), "known-present training labels of a class", f"{kinds} AP in %")
@@ -319,10 +322,19 @@ def _precisions(runs: Sequence[Run]) -> Iterator[Figure]:
             known, ap = _against_counts(run, quality)
             look = {key: styles[run.series][key] for key in ("color", "marker")}
             axes.scatter(known, ap, 14, alpha=0.75, label=run.series, rasterized=pixels, **look)
-        scale_to(axes.xaxis, np.array([count["present"] for run in group for count in run.classes.values()]))
+        scale_to(axes.xaxis, counts)
+        axes.set_xlim(*_with_margins(counts))
         axes.set(ylim=(-3, 103))
         _tell_apart(figure, axes, runs)
         yield figure
+
+
+def _with_margins(counts: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """Return from where to where an axis of counts goes, so that no point lies on its edge."""
+    low, high = float(counts.min()), float(counts.max())
+    if spans_decades(counts):
+        return 0.8 * low - 0.3, 1.25 * high
+    return low - 0.04 * (high - low) - 0.5, high + 0.04 * (high - low) + 0.5
 
 
 def _against_counts(run: Run, quality: Quality) -> tuple[list[int], list[float]]:
@@ -341,8 +353,8 @@ def _recall(runs: Sequence[Run]) -> Iterator[Figure]:
             continue
         figure, axes = panel(_heading(scheme), "recall in %", "precision in %")
         for run, curve in lines:
-            look = {key: styles[run.series][key] for key in ("color", "linestyle")}
-            axes.plot(100 * curve.recall, 100 * curve.precision, label=run.series, linewidth=1.5, **look)
+            look = styles[run.series] | {"marker": ""}
+            axes.plot(100 * curve.recall, 100 * curve.precision, label=run.series, **look)
         axes.set(xlim=(0, 101), ylim=(0, 103))
         _tell_apart(figure, axes, runs)
         yield figure
@@ -350,13 +362,15 @@ def _recall(runs: Sequence[Run]) -> Iterator[Figure]:
 
 def _class_curves(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw precision against recall of a few classes, one panel a run."""
-    found = [(run, run.drawn) for run in runs if run.drawn is not None and len(run.drawn.curves) > 1]
-    for run, quality in found[:PANELS]:
+    titles = _titles(runs)
+    for run, quality in [(run, run.drawn) for run in some(runs) if run.drawn is not None]:
+        if len(quality.curves) <= 1:
+            continue
         aps = dict(zip(quality.classes, quality.ap[0], strict=True))
-        figure, axes = panel(_title(run, runs), "recall in %", "precision in %")
+        figure, axes = panel(titles[run], "recall in %", "precision in %")
         curves = {name: curve for name, curve in quality.curves.items() if name is not None}
         for (name, curve), colour in zip(curves.items(), cycle(COLOURS), strict=False):
-            label = f"{_short(name)} ({100 * aps[name]:.0f})"
+            label = f"{short(name)} ({100 * aps[name]:.0f})"
             axes.plot(
                 100 * curve.recall,
                 100 * curve.precision,
@@ -384,7 +398,7 @@ def _calibration(runs: Sequence[Run]) -> Iterator[Figure]:
             look = styles[run.series]
             x = 100 * bins.probability
             axes.vlines(x, 100 * bins.present_low, 100 * bins.present_high, color=look["color"], alpha=0.4)
-            axes.plot(x, 100 * bins.present, label=run.series, markersize=4, linewidth=1.5, **look)
+            axes.plot(x, 100 * bins.present, label=run.series, markersize=4, **look)
         axes.set(xlim=(-1, 101), ylim=(-3, 103))
         _tell_apart(figure, axes, runs)
         yield figure
@@ -395,13 +409,23 @@ def _calibration(runs: Sequence[Run]) -> Iterator[Figure]:
 
 def _styles(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """Return how each series looks, the same in all figures; after the colours come other dashes."""
-    dashes = zip(("-", "--", ":", "-."), "osD^", strict=True)
-    looks = [
-        {"color": colour, "linestyle": dash, "marker": marker}
-        for dash, marker in dashes
-        for colour in COLOURS
-    ]
-    return dict(zip(grouped(runs, lambda run: run.series), cycle(looks), strict=False))
+    series = grouped(runs, lambda run: run.series)
+    stars = [name for name, group in series.items() if group[0].config["settings"]["method"] == _STANDS_OUT]
+    star = stars[0] if len(stars) == 1 and len(series) > 1 else None
+    colours = [colour for colour in COLOURS if star is None or colour != _ACCENT]
+    looks = cycle([(dash, colour) for dash in _DASHES for colour in colours])
+    found = {}
+    for name, marker in zip(series, cycle(_MARKERS), strict=False):
+        dash, colour = ("-", _ACCENT) if name == star else next(looks)
+        width, order = (2 * _THIN, 2.5) if name == star else (_THIN, 2.0)
+        found[name] = {
+            "color": colour,
+            "linestyle": dash,
+            "marker": marker,
+            "linewidth": width,
+            "zorder": order,
+        }
+    return found
 
 
 def _tell_apart(figure: Figure, axes: Axes, runs: Sequence[Run]) -> None:
@@ -410,27 +434,18 @@ def _tell_apart(figure: Figure, axes: Axes, runs: Sequence[Run]) -> None:
         add_legend(figure, axes)
 
 
-def _dots(axes: Axes, x: npt.NDArray[Any], y: npt.NDArray[Any], colour: str, label: str | None) -> None:
-    """Mark values, smaller where there are many."""
-    size = float(np.clip(400 / len(x), 2, 7))
-    axes.plot(x, y, ".", color=colour, label=label, markersize=size, rasterized=len(x) > _POINTS)
-
-
-def _width(count: int) -> float:
-    return float(np.clip(120 / max(count, 1), 0.6, 4))
-
-
 def _kind(run: Run) -> str:
     return "validation" if run.test is None else "test"
 
 
-def _title(run: Run, runs: Sequence[Run]) -> str:
-    return _short(run.series, 42) if len(runs) > 1 else ""
+def _titles(runs: Sequence[Run]) -> dict[Run, str]:
+    """Return what panels about one run are called: by scheme and method, by name where that does not tell."""
+    if len(runs) == 1:
+        return {runs[0]: ""}
+    schemed = {run: f"{run.scheme}: {run.series}" if run.scheme != NO_SCHEME else run.series for run in runs}
+    told = list(schemed.values())
+    return {run: short(run.name if told.count(name) > 1 else name, 42) for run, name in schemed.items()}
 
 
 def _heading(scheme: str) -> str:
     return "" if scheme == NO_SCHEME else scheme
-
-
-def _short(name: str, limit: int = 18) -> str:
-    return name if len(name) <= limit else f"{name[: limit - 1]}…"

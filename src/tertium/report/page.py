@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.progress import Progress
 from tertium.report import tables
-from tertium.report.figures import PANELS, charts
+from tertium.report.figures import charts
 from tertium.report.looking import Given, Missing, find_missing, judge
-from tertium.report.runs import NO_SCHEME, Run, grouped, read_runs
+from tertium.report.runs import NO_SCHEME, Run, grouped, read_runs, some
 from tertium.runs import RunFolder
 
 _MISSING = "–"
 _CLASSES, _ENDS = 40, 15  # classes up to which all are on the page; else so many from each end
-_COLUMNS = 6  # runs whose AP stands beside each other
 _KINDS = ("", "-classes", "-epochs", "-groups", "-curves", "-calibration", "-missing")
 
 
@@ -64,7 +65,8 @@ def write_report(
         unscored=grouped([run for run in shown if run.quality], _unscored),
         epochs=rows["-epochs"],
         charts=charts(shown),
-        limit=PANELS if len(shown) > PANELS else None,
+        total=len(shown),
+        some=some(shown),
         missing=missing,
         settings=_settings(shown),
         files=files,
@@ -129,8 +131,19 @@ def template(name: str) -> Any:
         "decimal": shown(".3g"),
         "seconds": shown(",.1f"),
     }
+    environment.filters["breakable"] = _breakable
     environment.filters["indented"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
     return environment.get_template(name)
+
+
+def _breakable(name: str) -> Markup:
+    """Return a name that a narrow column breaks after a sign, not inside a word.
+
+    >>> _breakable("single_positive-auto")
+    Markup('single_<wbr>positive-<wbr>auto')
+    """
+    pieces = re.split(r"(?<=[_./:,=-])(?=\w)", name)
+    return Markup("<wbr>").join(escape(piece) for piece in pieces)
 
 
 # ---- what is on it ---------------------------------------------------------------------------------------
@@ -194,8 +207,8 @@ def _data(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _classes(runs: Sequence[Run], rows: Sequence[tables.Row]) -> dict[str, Any]:
-    """Return the table of classes: of the labels if all runs had the same, of the AP of the first runs."""
-    names = [run.name for run in runs][:_COLUMNS]
+    """Return the table of classes: of the labels if all runs had the same, of the AP of some runs."""
+    names = [run.name for run in some(runs)]
     found = grouped_rows(rows, "run")
     cells = {name: {row["class"]: row for row in found.get(name, ())} for name in names}
     first = list(cells[names[0]].values())
@@ -226,8 +239,8 @@ def _classes(runs: Sequence[Run], rows: Sequence[tables.Row]) -> dict[str, Any]:
 
 
 def _settings(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the settings and versions of the first runs side by side, those of a phase with dotted names."""
-    first = runs[:_COLUMNS]
+    """Return the settings and versions of some runs side by side, those of a phase with dotted names."""
+    first = some(runs)
     flat = [_flat({**run.config["settings"], "versions": run.config.get("versions", {})}) for run in first]
     keys = dict.fromkeys(key for each in flat for key in each)
     return {

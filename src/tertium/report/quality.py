@@ -75,9 +75,10 @@ class Quality:
 
     @classmethod
     def read(cls, file: Path) -> Quality:
-        """Read what `tertium evaluate` wrote."""
+        """Read what `tertium evaluate` wrote; under "on" it may say of which labels."""
         wanted = ("classes", "ap", "positives", "negatives", "unscored", "thresholds")
-        return cls(f"the images of {file.name}", with_keys(file, read_json(file), *wanted))
+        found = with_keys(file, read_json(file), *wanted)
+        return cls(found.get("on") or _unnamed(file, found), found)
 
     @property
     def classes(self) -> list[str]:
@@ -168,6 +169,12 @@ def _curve(score: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) -> Cu
         kept = np.unique(np.append(kept, len(ends) - 1))
         ends, precision, recall = ends[kept], precision[kept], recall[kept]
     return Curve(score[ends].astype(np.float64), precision, recall)
+
+
+def _unnamed(file: Path, figures: dict[str, Any]) -> str:
+    """Say what can be said of images whose labels are not named: at least so many they are."""
+    known = max(map(sum, zip(figures["positives"], figures["negatives"], strict=True)), default=0)
+    return f"the {known:,} or more labelled images of {file.name}, which does not name their label file"
 
 
 def with_keys(file: Path, found: Any, *keys: str) -> dict[str, Any]:

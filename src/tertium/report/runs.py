@@ -19,6 +19,7 @@ from tertium.runs import RunFolder
 from tertium.validation import Scored
 
 FULL, NO_SCHEME = "full", "—"
+SHOWN = 6  # runs in figures and tables that cannot hold all
 _SAME = {"method", "parameters", "seed", "workers", "device"}  # may differ between runs of one series
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -208,6 +209,17 @@ def grouped(runs: Sequence[Run], key: Callable[[Run], _Key]) -> dict[_Key, list[
     for run in runs:
         groups.setdefault(key(run), []).append(run)
     return groups
+
+
+def some(runs: Sequence[Run]) -> list[Run]:
+    """Return a few runs, in order, so that what cannot show all shows the same everywhere.
+
+    They are the first of each scheme and label file, then the second of each, and so on.
+    """
+    groups = grouped(runs, lambda run: run.data[:2]).values()
+    turns = {run: turn for group in groups for turn, run in enumerate(group)}
+    chosen = set(sorted(runs, key=lambda run: turns[run])[:SHOWN])
+    return [run for run in runs if run in chosen]
 
 
 def number(value: Any) -> float | None:

@@ -207,6 +207,11 @@ class Answers:
             found = self._db.execute("SELECT image, label FROM answers WHERE step = ? ORDER BY id", (step,))
             return [(image, label) for image, label in found]
 
+    def undoable(self, *, who: str, round: int) -> bool:
+        """Whether there is a step of this person to take back."""
+        with self._lock:
+            return bool(self._last_step(who, "", round))
+
     def _last_step(self, who: str, window: str, round: int) -> list[tuple[int, str, str, float]]:
         standing = (
             "who = :who AND round = :round AND answer <> 'undo' "

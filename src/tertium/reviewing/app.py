@@ -41,7 +41,6 @@ _KEEP = "private, max-age=3600"  # images: their address changes with the labels
 def make_app(desk: Desk, views: Views, access: Access, *, run: str, who: str) -> Starlette:
     """Return the page about one run; ``who`` is the name that a person who gives none goes by."""
     about = {"run": run, "who": who, "images": views.has_images, "heat": views.has_heat}
-    introduction = about | {"notes": list(desk.round.notes)}
 
     def opening(body: dict[str, Any]) -> dict[str, Any]:
         only = body.get("only")
@@ -56,15 +55,15 @@ def make_app(desk: Desk, views: Views, access: Access, *, run: str, who: str) ->
     def undoing(body: dict[str, Any]) -> dict[str, Any]:
         return desk.undo(_person(body), _text(body, "step", _MARK), _whole(body, "round"))
 
-    routes = [Route(path, _asset(*about)) for path, about in _PAGE.items()]
+    routes = [Route(path, _asset(*file)) for path, file in _PAGE.items()]
     routes += [
-        Route("/api/about", lambda _: JSONResponse(introduction)),
+        Route("/api/about", lambda _: JSONResponse(about)),
         Route("/api/next", _posted(opening), methods=["POST"]),
         Route("/api/answer", _posted(answering), methods=["POST"]),
         Route("/api/undo", _posted(undoing), methods=["POST"]),
         Route("/image/{row:int}", _drawn(lambda p: views.image(p["row"]), "image/jpeg")),
         Route("/thumb/{row:int}", _drawn(lambda p: views.thumb(p["row"]), "image/jpeg")),
-        Route("/heat/{number:int}", _drawn(lambda p: _heat(desk, views, p["number"]), "image/png")),
+        Route("/heat/{number:int}", _drawn(lambda p: _heat(desk, views, p["number"]), "image/jpeg")),
         Route("/answers.csv", lambda _: _download(desk, "answers.csv")),
         Route("/answers-contradictions.csv", lambda _: _download(desk, "answers-contradictions.csv")),
     ]

@@ -175,6 +175,7 @@ class Desk:
             "round": self.round.id,
             "version": self.version,
             "counts": counts,
+            "undoable": self.answers.undoable(who=who, round=self.round.id),
             "classes": sorted(classes.items()),
             "contradictions": {"people": among, "labels": sum(each.given != 0 for each in found)},
         }

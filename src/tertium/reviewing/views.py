@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _LARGEST, _THUMB = 1600, 160  # pixels of the longer side
 _ORIENTATION = 0x0112  # the EXIF tag by which a camera says how it was held
-_GREY, _STRONGEST = 120, 0.85  # of what covers the rest where the model does not look
 
 
 class Views:
@@ -54,7 +53,7 @@ class Views:
         return _jpeg(self._open(row), _THUMB)
 
     def heat(self, row: int, label: str) -> bytes:
-        """Return where in an image the model looks for a label: a PNG in its shape, grey elsewhere."""
+        """Return an image as JPEG, upright and grey, coloured where the model looks for a label."""
         image = self._open(row)
         if self._load is None:
             raise InputError("the model was trained on features: where it looks is not known")
@@ -65,7 +64,7 @@ class Views:
             heat = activation_maps(self._trained, image, [column])[0]
         if not heat.any():
             raise InputError(f'nothing in the image speaks for "{label}"')
-        return _png(veil(heat, image))
+        return _jpeg(heated(heat, image), _LARGEST)
 
     def _open(self, row: int) -> Image.Image:
         if self._pictures is None:
@@ -75,24 +74,18 @@ class Views:
         return self._pictures.open(row)
 
 
-def veil(heat: npt.NDArray[np.float32], image: Image.Image) -> Image.Image:
-    """Return grey that covers an image but where a map [h, w] in 0…1 is high, in the image's shape as shown.
+def heated(heat: npt.NDArray[np.float32], image: Image.Image) -> Image.Image:
+    """Return an image under a map [h, w] in 0…1, as the report colours it, in its shape as shown.
 
-    What the model looks at keeps its own colours: they may be what is asked about.
+    The map is of the pixels as stored; it is turned upright with them.
     """
-    shape = _fitted(image.size, _LARGEST // 4)  # a map is coarse: more pixels would show no more
-    plane = np.asarray(Image.fromarray(heat).resize(shape, Image.Resampling.BICUBIC)).clip(0, 1)
-    pixels = np.full((*plane.shape, 4), _GREY, dtype=np.uint8)
-    pixels[..., 3] = 255 * _STRONGEST * (1 - plane)
-    overlay = Image.fromarray(pixels)
-    overlay.getexif()[_ORIENTATION] = image.getexif().get(_ORIENTATION, 1)
-    return ImageOps.exif_transpose(overlay)
+    from tertium.explaining import overlaid
 
-
-def _fitted(size: tuple[int, int], largest: int) -> tuple[int, int]:
-    """Scale a size so that its longer side is ``largest``."""
-    factor = largest / max(size)
-    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+    plain = image.convert("RGB")
+    plain.thumbnail((_LARGEST, _LARGEST))
+    over = overlaid(plain, heat)
+    over.getexif()[_ORIENTATION] = image.getexif().get(_ORIENTATION, 1)
+    return ImageOps.exif_transpose(over)
 
 
 def _jpeg(image: Image.Image, largest: int) -> bytes:
@@ -102,10 +95,4 @@ def _jpeg(image: Image.Image, largest: int) -> bytes:
     plain.paste(upright)
     sink = io.BytesIO()
     plain.save(sink, "JPEG", quality=90, subsampling=0)  # small red things stay sharp
-    return sink.getvalue()
-
-
-def _png(image: Image.Image) -> bytes:
-    sink = io.BytesIO()
-    image.save(sink, "PNG", compress_level=1)
     return sink.getvalue()

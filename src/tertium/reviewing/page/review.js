@@ -204,15 +204,16 @@ function showHeat() {
   const question = questions()[page.current];
   at("look").hidden = !page.about.heat;
   at("look").setAttribute("aria-pressed", String(page.heat));
-  heat.hidden = true;
+  heat.hidden = at("legend").hidden = true;
   clearTimeout(page.slow);
   if (!page.heat || !page.about.heat || !question) return;
   heat.alt = `Where the model looks for ${question.label}`;
+  at("looked").textContent = question.label;
   page.slow = setTimeout(() => say("Finding where the model looks …"), PAUSE / 3); // the first time loads it
   heat.onload = () => {
     clearTimeout(page.slow);
     if (at("status").textContent.startsWith("Finding")) say("");
-    heat.hidden = !page.heat;
+    heat.hidden = at("legend").hidden = !page.heat;
   };
   heat.onerror = async () => {
     clearTimeout(page.slow);
@@ -222,7 +223,8 @@ function showHeat() {
 }
 
 function showProgress() {
-  const { counts, classes, contradictions } = page.state;
+  const { counts, classes, contradictions, undoable } = page.state;
+  at("undo").disabled = at("end-undo").disabled = !undoable;
   at("bar").max = counts.total || 1;
   at("bar").value = counts.answered;
   at("counts").textContent =
@@ -357,7 +359,6 @@ async function start() {
   document.title = `Review ${page.about.run}`;
   at("run").textContent = page.about.run;
   at("who").value = localStorage.getItem("tertium-who") || page.about.who;
-  at("notes").replaceChildren(...page.about.notes.map((note) => make("li", "", `${note}.`)));
   page.busy = false;
   await act(next);
 }
