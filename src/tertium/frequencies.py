@@ -72,22 +72,28 @@ def estimate(
     present, absent = (count.astype(np.float64) for count in labels.class_counts)
     hidden = len(labels) - present - absent
     curve[present == 0] = 0.0  # says nothing about itself
-    mean, deviation, spread = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
+    mean, deviation, chance, spread = np.zeros(len(curve)), np.zeros(len(curve)), np.zeros(len(curve)), 0.0
     sampled = np.concatenate([_sampled(bins) for bins in blocks])
     at_random = np.log(np.maximum(present, 0.5) / (len(labels) * sampled))  # log e⁺, if dropped at random
     for group, dropped in (((absent > 0) & (hidden > 0), at_random), ((absent == 0) & (hidden > 0), None)):
         if group.any():  # annotated in different ways
             known = None if dropped is None else dropped[group]
-            mean[group], deviation[group], widest = _pooled(curve[group], known)
+            mean[group], deviation[group], widest, chance[group] = _pooled(curve[group], known)
             spread = max(spread, widest)
+    # Labels dropped at random had all one chance to be known, however many present ones were drawn.
+    shares = np.log(np.maximum(present + absent, 0.5) / len(labels))
+    intended = mean + chance * (shares - at_random)
     if labels_per_image is not None:
-        mean = _rescaled(mean, present, hidden, len(labels), labels_per_image)
+        mean, intended = (
+            _rescaled(log, present, hidden, len(labels), labels_per_image) for log in (mean, intended)
+        )
     drawn = -np.expm1(np.minimum(mean, 0.0)) / np.maximum(present, 0.5)  # variance of the log of a count
     error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + _COMMON_ERROR**2 + drawn), 0.0)
     rate, low, high = (
         _rate(mean + shift * error, present, hidden, len(labels)) for shift in (0.0, 1.0, -1.0)
     )
-    return Frequencies(rate, low, high, *propensities(labels, rate), spread)
+    known_by = propensities(labels, _rate(intended, present, hidden, len(labels)))
+    return Frequencies(rate, low, high, *known_by, spread)
 
 
 def propensities(labels: Labels, rate: Floats) -> tuple[Floats, Floats]:
@@ -205,8 +211,10 @@ def _sigmoid(value: Floats) -> Floats:
 # ---- all classes together ----------------------------------------------------------------------------------
 
 
-def _pooled(curve: Floats, sampled: Floats | None) -> tuple[Floats, Floats, float]:
+def _pooled(curve: Floats, sampled: Floats | None) -> tuple[Floats, Floats, float, float]:
     """Return each class's log e⁺ and its standard deviation, given all classes; and the spread between them.
+
+    Last comes the chance that labels were dropped at random.
 
     The centre and the spread of the classes' normal distribution are weighed by how well they explain all
     curves, and averaged over. So is that labels were dropped at random, present or absent ones alike, which
@@ -230,7 +238,8 @@ def _pooled(curve: Floats, sampled: Floats | None) -> tuple[Floats, Floats, floa
         chance /= chance.sum(axis=1, keepdims=True)
         mean += weight[spread, centre] * (chance @ _GRID)
         square += weight[spread, centre] * (chance @ _GRID**2)
-    return mean, np.sqrt(np.maximum(square - mean**2, 0)), float(weight.sum(axis=1) @ _SPREADS)
+    deviation = np.sqrt(np.maximum(square - mean**2, 0))
+    return mean, deviation, float(weight.sum(axis=1) @ _SPREADS), at_random
 
 
 def _normal(grid: Floats, deviation: float) -> Floats:
