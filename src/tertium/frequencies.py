@@ -72,23 +72,26 @@ def estimate(
     present, absent = (count.astype(np.float64) for count in labels.class_counts)
     hidden = len(labels) - present - absent
     curve[present == 0] = 0.0  # says nothing about itself
-    mean, deviation, chance, spread = np.zeros(len(curve)), np.zeros(len(curve)), np.zeros(len(curve)), 0.0
-    sampled = np.concatenate([_sampled(bins) for bins in blocks])
-    at_random = np.log(np.maximum(present, 0.5) / (len(labels) * sampled))  # log e⁺, if dropped at random
-    for group, dropped in (((absent > 0) & (hidden > 0), at_random), ((absent == 0) & (hidden > 0), None)):
+    mean, deviation, spread = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
+    at_random = np.zeros(len(curve))  # the chance that labels were dropped so
+    shares = np.log(np.maximum(present + absent, 0.5) / len(labels))  # known ones among a class's labels
+    for group, dropped in (((absent > 0) & (hidden > 0), shares), ((absent == 0) & (hidden > 0), None)):
         if group.any():  # annotated in different ways
             known = None if dropped is None else dropped[group]
-            mean[group], deviation[group], widest, chance[group] = _pooled(curve[group], known)
+            mean[group], deviation[group], widest, at_random[group] = _pooled(curve[group], known)
             spread = max(spread, widest)
-    # Labels dropped at random had all one chance to be known, however many present ones were drawn.
-    shares = np.log(np.maximum(present + absent, 0.5) / len(labels))
-    intended = mean + chance * (shares - at_random)
+    intended = mean
+    # Dropped at random, all labels had one chance to be known; how many present ones are known is another
+    # matter, which the scores tell.
+    sampled = np.concatenate([_sampled(bins) for bins in blocks])
+    drawn = np.log(np.maximum(present, 0.5) / (len(labels) * sampled))
+    mean = mean + at_random * (drawn - shares)
     if labels_per_image is not None:
         mean, intended = (
             _rescaled(log, present, hidden, len(labels), labels_per_image) for log in (mean, intended)
         )
-    drawn = -np.expm1(np.minimum(mean, 0.0)) / np.maximum(present, 0.5)  # variance of the log of a count
-    error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + _COMMON_ERROR**2 + drawn), 0.0)
+    noise = -np.expm1(np.minimum(mean, 0.0)) / np.maximum(present, 0.5)  # variance of the log of a count
+    error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + _COMMON_ERROR**2 + noise), 0.0)
     rate, low, high = (
         _rate(mean + shift * error, present, hidden, len(labels)) for shift in (0.0, 1.0, -1.0)
     )
@@ -211,14 +214,14 @@ def _sigmoid(value: Floats) -> Floats:
 # ---- all classes together ----------------------------------------------------------------------------------
 
 
-def _pooled(curve: Floats, sampled: Floats | None) -> tuple[Floats, Floats, float, float]:
+def _pooled(curve: Floats, shares: Floats | None) -> tuple[Floats, Floats, float, float]:
     """Return each class's log e⁺ and its standard deviation, given all classes; and the spread between them.
 
     Last comes the chance that labels were dropped at random.
 
     The centre and the spread of the classes' normal distribution are weighed by how well they explain all
-    curves, and averaged over. So is that labels were dropped at random, present or absent ones alike, which
-    would give the classes the log e⁺ of ``sampled``.
+    curves, and averaged over. So is that labels were dropped at random, present or absent ones alike: then a
+    class's log e⁺ is that of the share of its labels that is known, ``shares``.
     """
     curve = np.log(np.exp(curve) @ _normal(_GRID, _CURVE_ERROR).T + 1e-300)
     kernels = np.stack([_normal(_GRID, spread) for spread in _SPREADS])  # [T, centre, G]
@@ -227,10 +230,10 @@ def _pooled(curve: Floats, sampled: Floats | None) -> tuple[Floats, Floats, floa
     )  # [T, centre]
     weight = np.exp(fits - fits.max())
     mean, square, at_random = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
-    if sampled is not None:
-        fit = sum(np.interp(log, _GRID, row) for log, row in zip(sampled, curve, strict=True))
+    if shares is not None:
+        fit = sum(np.interp(share, _GRID, row) for share, row in zip(shares, curve, strict=True))
         at_random = float(_sigmoid(fit - fits.max() - np.log(weight.mean())))  # the chance of it
-        mean, square = at_random * sampled, at_random * sampled**2
+        mean, square = at_random * shares, at_random * shares**2
     weight[weight < 1e-4 * weight.sum()] = 0.0
     weight *= (1 - at_random) / weight.sum()
     for spread, centre in zip(*np.nonzero(weight), strict=True):
