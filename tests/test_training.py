@@ -1,3 +1,4 @@
+import gc
 import json
 
 import numpy as np
@@ -15,6 +16,7 @@ from tertium.predict import Trained
 from tertium.readers import read_labels
 from tertium.runs import RunFolder
 from tertium.schemes import parse
+from tertium.session import Session
 from tertium.training import train
 from tests.conftest import SHARED
 
@@ -184,6 +186,18 @@ def test_features_that_are_no_numbers_are_named(rng, tmp_path, wrong):
     if np.isnan(wrong):  # an infinity makes a class certain
         with pytest.raises(InputError, match="row 17 of the inputs"):
             good.predict_proba(features=features)
+
+
+def test_a_run_leaves_nothing_in_memory(rng):
+    """Not even until the next garbage collection: hundreds of runs in one process would pile up features."""
+    features, labels = problem(rng)
+    gc.collect()
+    gc.disable()
+    try:
+        train(labels, features=features, method="auto", epochs=1)
+        assert not [each for each in gc.get_objects() if type(each) is Session]
+    finally:
+        gc.enable()
 
 
 def test_positives_only_can_be_validated(rng):

@@ -187,6 +187,8 @@ def _session(
                     "when that is mended, go on with --resume"
                 ) from None
             raise
+        finally:
+            session.done.clear()  # which leads back to the session: features would stay until a collection
 
 
 def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, Settings]:
