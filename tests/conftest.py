@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import settings
 from tertium.cli import main
 
 torch.set_num_threads(1)  # the tests are small and run side by side
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in the background
 
 # However long an example takes on a busy machine. A person's run looks for new ones, CI's tries the same.
 settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ)
