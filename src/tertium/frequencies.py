@@ -30,9 +30,8 @@ _BINS = 60  # of scores, finest at the top
 _GRID = np.linspace(np.log(1e-3), -0.005, 70)  # of log e⁺
 _SPREADS = np.geomspace(0.03, 2.0, 15)  # between classes, of log e⁺
 _STEPS = 80  # of EM
-_CURVE_ERROR = (
-    0.2  # of log e⁺, one standard deviation: the curve is not quite logistic, for each class its own way …
-)
+# Of log e⁺, one standard deviation: the curve is not quite logistic, for each class its own way …
+_CURVE_ERROR = 0.2
 _COMMON_ERROR = 0.15  # … and for all alike
 _BLOCK = 256  # classes that are fitted at once
 _FLOOR = 1e-6

@@ -103,18 +103,7 @@ def train(
     place = resume or out or Path()
     try:
         if resume is not None:
-            beside = (
-                labels,
-                out,
-                images,
-                features,
-                method,
-                config,
-                classes,
-                truth,
-                skip_damaged or None,
-                settings,
-            )
+            beside = labels, out, images, features, method, config, classes, truth, settings
             outcome, listed = _go_on(resume, devices, (*beside, skip_damaged or None)), None
         else:
             if labels is None or out is None:
