@@ -7,12 +7,14 @@ from bench import (
     inference,
     json_size,
     labels,
+    load,
     losses,
     metrics,
     neighbours,
     openimages,
     serving,
     streaming,
+    threads,
 )
 from bench.measure import show
 
@@ -27,6 +29,8 @@ PARTS = {
     "streaming": streaming,
     "inference": inference,
     "serving": serving,
+    "threads": threads,
+    "load": load,
 }
 
 

@@ -96,8 +96,8 @@ class Fixed:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        yield from self.batches
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        yield from self.batches[start:]
 
 
 def bare_loop(model: Classifier, plan: Plan, batches: Any) -> None:

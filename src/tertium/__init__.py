@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tertium.threads import wait_quietly
+
 if TYPE_CHECKING:
     from tertium.describe import describe
     from tertium.errors import InputError
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from tertium.predict import Trained
     from tertium.readers import read_labels, write_labels
     from tertium.training import class_frequencies, resume, train
+
+wait_quietly()  # before anything imports torch
 
 _HOMES = {
     "InputError": "tertium.errors",

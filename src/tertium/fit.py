@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, reduce
@@ -32,6 +33,7 @@ from tertium.methods import Method
 from tertium.model import Average, Classifier
 from tertium.progress import Progress
 from tertium.state import SampleState
+from tertium.threads import suited_to
 
 TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
 
@@ -141,7 +143,7 @@ class Course:
         if self.average:
             self.average.update()
         for name, value in terms.items():
-            part = value.detach() if self.run.share == 1 else value.detach() * self.run.share
+            part = value if self.run.share == 1 else value * self.run.share
             self.totals[name] = self.totals[name] + part if name in self.totals else part
         self.step, self.seconds = self.step + 1, seconds
 
@@ -270,48 +272,57 @@ def fit(
     _prepare(model.to(fabric.device), method, run, seed, new=new)
     course = Course(model, phase, run, memory)
     judge = partial(method.judge, run=run)
-    forward, backward = _engine(fabric, model, course.optimizer)
+    step = partial(_step, course, method, *_engine(fabric, model, course.optimizer), phase)
     keeper.restore(course)
-    steps = phase.epochs * len(loader)
-    progress.start(f"training {method.name}", steps, "batches")
+    progress.start(f"training {method.name}", phase.epochs * len(loader), "batches")
     progress.advance((run.epoch - 1) * len(loader) + course.step)
-    while run.epoch <= phase.epochs:
-        started = time.perf_counter() - course.seconds
-        if course.step == 0:
-            method.before_epoch(run)
-        model.train()
-        for cpu_batch in loader.epoch(run.epoch, course.step):
-            batch = cpu_batch.to(fabric.device)
-            done = ((run.epoch - 1) * len(loader) + course.step + 0.5) / steps
-            run.share, run.lr = batch.share, _set_rate(course.optimizer, rate_factor(phase, done))
-            logits = forward(batch.inputs)
-            terms = method.terms(logits, batch, run)
-            loss = reduce(add, terms.values())
-            _check_finite(loss, terms, batch, course)
-            backward(loss if batch.share == 1 else loss * batch.share)
-            if phase.clip:
-                clip_grad_norm_(model.parameters(), phase.clip)
-            course.optimizer.step()
-            course.optimizer.zero_grad()
-            with torch.no_grad():
-                if memory:
-                    memory.see(logits, batch, method.corrected(logits, batch, run))
-                method.after_step(logits, batch, run)
+    product = model.width * len(model.classes) * phase.batch_size
+    with nullcontext() if whole else suited_to(product):
+        while run.epoch <= phase.epochs:
+            started = time.perf_counter() - course.seconds
+            if course.step == 0:
+                method.before_epoch(run)
+            model.train()
+            for batch in loader.epoch(run.epoch, course.step):
+                done = ((run.epoch - 1) * len(loader) + course.step + 0.5) / (phase.epochs * len(loader))
+                terms = step(batch.to(fabric.device), done)
                 course.after_step(terms, time.perf_counter() - started)
-            progress.advance()
+                progress.advance()
+                keeper.offer(course)
+            share_buffers(course.judged)
+            verdict = validate(course.judged, judge)
+            verdict = Verdict(_epoch_record(course, len(loader)) | verdict.figures, verdict.each)
+            record(verdict.figures)
+            course.after_epoch(verdict)
+            if course.best_is_old(phase.patience):
+                how = "better" if verdict.each is None else "judged clearly better"
+                progress.note(f"stopped early: nothing {how} since epoch {course.best.epoch}")
+                break
             keeper.offer(course)
-        share_buffers(course.judged)
-        verdict = validate(course.judged, judge)
-        verdict = Verdict(_epoch_record(course, len(loader)) | verdict.figures, verdict.each)
-        record(verdict.figures)
-        course.after_epoch(verdict)
-        if course.best_is_old(phase.patience):
-            how = "better" if verdict.each is None else "judged clearly better"
-            progress.note(f"stopped early: nothing {how} since epoch {course.best.epoch}")
-            break
-        keeper.offer(course)
     kept = _finish(course, method, lambda model: validate(model, judge))
     return Fitted(course.judged.eval(), course.records, course.best.epoch, kept, judge)
+
+
+def _step(
+    course: Course, method: Method, forward: Any, backward: Any, phase: Plan, batch: Batch, done: float
+) -> dict[str, Tensor]:
+    """Take one step, at this share of all of them; return the named parts of its loss."""
+    run = course.run
+    run.share, run.lr = batch.share, _set_rate(course.optimizer, rate_factor(phase, done))
+    logits = forward(batch.inputs)
+    terms = method.terms(logits, batch, run)
+    loss = reduce(add, terms.values())
+    _check_finite(loss, terms, batch, course)
+    backward(loss if batch.share == 1 else loss * batch.share)
+    if phase.clip:
+        clip_grad_norm_(course.model.parameters(), phase.clip)
+    course.optimizer.step()
+    course.optimizer.zero_grad()
+    with torch.no_grad():
+        if course.memory:
+            course.memory.see(logits, batch, method.corrected(logits, batch, run))
+        method.after_step(logits, batch, run)
+    return {name: value.detach() for name, value in terms.items()}
 
 
 def _finish(course: Course, method: Method, validate: Callable[[Classifier], Verdict]) -> Verdict:

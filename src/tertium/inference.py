@@ -46,6 +46,8 @@ def session(path: str | Path, threads: int | None = None) -> InferenceSession:
         raise InputError(f"{path}: no such file")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads or 0, 1
+    # Threads that wait in a loop would take the time of whatever else runs on the machine.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors, which are raised as well
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

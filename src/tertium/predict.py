@@ -7,7 +7,7 @@ import mmap
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +35,7 @@ from tertium.metrics import Evaluation, evaluate_known
 from tertium.model import Classifier, load_model, save_model
 from tertium.progress import Progress
 from tertium.ranking import Counts, KnownScores
+from tertium.threads import suited_to
 
 Images = str | Path | npt.NDArray[np.uint8]  # a folder, or pixels [N, H, W, 3]
 Features = str | Path | npt.NDArray[Any]  # a .npy file, or an array [N, D]
@@ -123,8 +124,9 @@ def stream(model: Classifier, loader: Loader) -> Iterator[npt.NDArray[np.float32
     model.eval()
     device = model.head.weight.device
     few = model.backbone is not None and device.type == "cpu"
+    product = _BATCH * model.width * len(model.classes)
     for batch in loader.epoch(0):
-        with torch.inference_mode():
+        with torch.inference_mode(), nullcontext() if few else suited_to(product):
             parts = torch.split(batch.inputs.to(device), _IMAGES if few else _BATCH)
             yield torch.cat([model(part) for part in parts]).sigmoid().cpu().numpy()
 
