@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from pyarrow import csv
 
-from tertium.inputs import load_features
+from tertium.data.feature_files import load_features
 from tertium.labels import Labels
-from tertium.memory import KINDS
+from tertium.labels.readers import read_labels
 from tertium.methods import Method
 from tertium.methods.baselines import Negative
-from tertium.metrics import spearman
-from tertium.predict import Trained
-from tertium.readers import read_labels
+from tertium.metrics.evaluation import spearman
+from tertium.prediction.trained import Trained
 from tertium.schemes import parse
-from tertium.session import Outcome
-from tertium.training import train
+from tertium.training.memorisation import KINDS
+from tertium.training.session import Outcome
+from tertium.training.train import train
 
 SCHEME, SEED = "single_positive", 0
 # Nothing is held out, so that no run stops early: memorising begins where early stopping would end.

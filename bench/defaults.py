@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 from lightning.fabric import Fabric
 
-from tertium.choosing import Judge, Verdict
 from tertium.config import HEAD
-from tertium.data import FeatureLoader, Order
+from tertium.data.batches import FeatureLoader, Order
 from tertium.errors import InputError
-from tertium.fit import fit
 from tertium.labels import Labels
+from tertium.labels.readers import read_labels
+from tertium.labels.splits import divide
 from tertium.methods import make
-from tertium.metrics import average_precision, evaluate
-from tertium.model import Classifier
-from tertium.predict import scores
-from tertium.readers import read_labels
+from tertium.metrics.evaluation import average_precision, evaluate
+from tertium.models.classifier import Classifier
+from tertium.prediction.trained import scores
 from tertium.schemes import parse
-from tertium.splits import divide
-from tertium.training import train
+from tertium.training.choosing import Judge, Verdict
+from tertium.training.fit import fit
+from tertium.training.train import train
 
 SCHEMES = ("full", "single_positive", "positives:0.3", "random:0.1", "random:0.3", "per_class:100")
 METHODS = ("negative", "ignore", "wan", "an_ls")

@@ -12,13 +12,13 @@ from lightning.fabric import Fabric
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from bench.measure import Row, paired_ratio, row, show
-from tertium.choosing import Verdict
 from tertium.config import HEAD, WHOLE, Plan
-from tertium.data import Batch, FeatureLoader, Order
-from tertium.fit import fit
+from tertium.data.batches import Batch, FeatureLoader, Order
 from tertium.labels import Labels
 from tertium.methods import make
-from tertium.model import Backbone, Classifier
+from tertium.models.classifier import Backbone, Classifier
+from tertium.training.choosing import Verdict
+from tertium.training.fit import fit
 
 CLASSES = [str(number) for number in range(80)]
 

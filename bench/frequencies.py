@@ -14,9 +14,9 @@ import torch
 
 from tertium.errors import InputError
 from tertium.labels import Labels
-from tertium.readers import read_labels
+from tertium.labels.readers import read_labels
 from tertium.schemes import parse
-from tertium.training import class_frequencies
+from tertium.training.train import class_frequencies
 
 SCHEMES = ("single_positive", "positives:0.3", "random:0.1", "random:0.3", "per_class:100", "balanced:0.1")
 

@@ -22,14 +22,14 @@ import torch
 from PIL import Image
 
 from bench.measure import Row, paired_ratio, row, show
-from tertium.data import ImageLoader, Order
-from tertium.features import Extractor
-from tertium.inference import session
-from tertium.inputs import FolderPictures, list_images, resized
+from tertium.data.batches import ImageLoader, Order
+from tertium.data.pictures import FolderPictures, list_images, resized
+from tertium.data.scenes import render
 from tertium.labels import Labels
-from tertium.model import DEFAULT_BACKBONE, Backbone, pretrained
-from tertium.onnx_files import convert
-from tertium.scenes import render
+from tertium.models.classifier import DEFAULT_BACKBONE, Backbone, pretrained
+from tertium.models.features import Extractor
+from tertium.models.onnx_files import convert
+from tertium.models.onnx_session import session
 
 SIZE, BATCH, REPEATS = 224, 16, 9
 FILES, SIDE = 64, 192  # images that are taken from a folder; side of those that are rendered

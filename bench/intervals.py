@@ -5,8 +5,8 @@ Scores come from two normal distributions, so that the AP of very many images is
 
 import numpy as np
 
-from tertium.metrics import average_precision
-from tertium.report.quality import interval
+from tertium.metrics.evaluation import average_precision
+from tertium.reporting.quality import interval
 
 RESAMPLED = 100
 

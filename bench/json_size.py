@@ -14,9 +14,9 @@ import numpy as np
 from bench.measure import Row, row, show
 
 BYTES, IMAGES, CATEGORIES = 1_000_000_000, 120_000, 80
-_READ = "from tertium.formats.coco import read; print(read({path!r}).labels)"
+_READ = "from tertium.labels.formats.coco import read; print(read({path!r}).labels)"
 _LOAD = "import json; print(len(json.load(open({path!r}, encoding='utf-8'))['annotations']))"
-_IMPORT = "import tertium.formats.coco"
+_IMPORT = "import tertium.labels.formats.coco"
 
 
 def rows() -> list[Row]:

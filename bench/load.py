@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.measure import Row, row, show
 from tertium.labels import Labels
-from tertium.readers import write_labels
+from tertium.labels.readers import write_labels
 from tertium.schemes import parse
 
 IMAGES, WIDTH, CLASSES = 3000, 1280, 36  # as large as the demo's

@@ -15,10 +15,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from bench.measure import Row, medians, paired_ratio, row, show
 from tertium import methods
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.labels import Labels
-from tertium.methods import Method, compiled
-from tertium.state import SampleState
+from tertium.methods import Method
+from tertium.methods.losses import compiled
+from tertium.methods.state import SampleState
 
 SMALL, LARGE = (64, 80), (256, 9600)
 # shape → known labels an image, repeats

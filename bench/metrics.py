@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score
 
 from bench.measure import Row, medians, peak, row, show
 from tertium.labels import Labels
-from tertium.metrics import average_precision
+from tertium.metrics.evaluation import average_precision
 
 
 def rows() -> list[Row]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bench.measure import Row, paired_ratio, row, show
-from tertium.neighbours import nearest, normalise
+from tertium.models.neighbours import nearest, normalise
 
 COUNT, WIDTH = 12_000, 2048
 _RELATIONS = """

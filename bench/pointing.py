@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tertium.features import extract
-from tertium.formats.coco import Boxes
-from tertium.inputs import ArrayPictures
-from tertium.model import Backbone, pretrained
-from tertium.pointing import Pointing, pointing_game
-from tertium.predict import Trained
-from tertium.scenes import render
+from tertium.data.pictures import ArrayPictures
+from tertium.data.scenes import render
+from tertium.labels.formats.coco import Boxes
+from tertium.models.classifier import Backbone, pretrained
+from tertium.models.features import extract
+from tertium.prediction.pointing import Pointing, pointing_game
+from tertium.prediction.trained import Trained
 from tertium.schemes import parse
-from tertium.training import train
+from tertium.training.train import train
 
 SEEDS = (0, 1, 2)
 TRAINING, TEST = 1200, 300

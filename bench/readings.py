@@ -19,16 +19,16 @@ import torch
 
 from tertium.errors import InputError
 from tertium.labels import Labels
+from tertium.labels.readers import read_labels
 from tertium.methods import Method, Run, make
 from tertium.methods.benbaruch2021 import PAsl, Selective
 from tertium.methods.cole2021 import Role, expected_positives
 from tertium.methods.kundu2020 import SoftExposure
+from tertium.methods.state import Table
 from tertium.methods.zhang2021 import Splc
-from tertium.metrics import average_precision, spearman
-from tertium.readers import read_labels
+from tertium.metrics.evaluation import average_precision, spearman
 from tertium.schemes import parse
-from tertium.state import Table
-from tertium.training import train
+from tertium.training.train import train
 
 SEEDS = (0, 1, 2)
 IMAGES = 4000

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 
 from bench import ucmerced
-from tertium.features import Extractor
-from tertium.inputs import load_features
+from tertium.data.feature_files import load_features
+from tertium.data.inputs import open_inputs
 from tertium.labels import Labels
-from tertium.model import pretrained
-from tertium.predict import Inputs, Trained
+from tertium.labels.readers import read_labels
+from tertium.models.classifier import pretrained
+from tertium.models.features import Extractor
+from tertium.prediction.trained import Trained
 from tertium.progress import Progress
-from tertium.readers import read_labels
 from tertium.schemes import parse
-from tertium.training import train
+from tertium.training.train import train
 
 COCO = ("single_positive", "random:0.1", "random:0.3", "positives:0.3", "per_class:100", "balanced:0.1")
 UCMERCED = ("single_positive", "random:0.2", "positives:0.3", "random:0.1")
@@ -37,7 +38,7 @@ def read_coco(folder: Path) -> tuple[Labels, np.ndarray]:
 
 def read_ucmerced(folder: Path) -> tuple[Labels, np.ndarray]:
     labels = ucmerced.read(folder, "train")
-    pictures = Inputs.named(folder / "images", None, labels.images.to_pylist()).pictures
+    pictures = open_inputs(folder / "images", None, labels.images.to_pylist()).pictures
     extractor = Extractor(pretrained(), 96, device=torch.device("cpu"), workers=0, progress=Progress())
     return labels, extractor(pictures)
 

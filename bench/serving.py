@@ -24,12 +24,12 @@ import torch
 from PIL import Image
 
 from bench.measure import Row, row, show
-from tertium.exporting import export_onnx
-from tertium.inference import Exported
-from tertium.model import Classifier, pretrained
-from tertium.predict import Trained
-from tertium.scenes import render
-from tertium.serving import decode
+from tertium.data.scenes import render
+from tertium.models.classifier import Classifier, pretrained
+from tertium.prediction.exported import Exported
+from tertium.prediction.exporting import export_onnx
+from tertium.prediction.trained import Trained
+from tertium.web.serving import decode
 
 IMAGES, SIZE, CLASSES, REPEATS = 64, 224, 80, 5
 REQUESTS, SECONDS, LEVELS = 160, 10.0, (1, 4, 16)
@@ -79,9 +79,8 @@ def write_run(folder: Path) -> Trained:
 
 def predicting(trained: Trained, model: Exported, photos: Path) -> tuple[float, float]:
     """Return torch's time over ours: by the clock, and of the processor, which others may share."""
-    names = model.names(photos, None)
-    inputs, theirs = model.inputs(photos, None, names), trained.inputs(photos, None, names)
-    calls = (lambda: trained.stream(theirs), lambda: model.stream(inputs, len(names)))
+    inputs, theirs = model.inputs(photos, None, None), trained.inputs(photos, None, None)
+    calls = (lambda: trained.stream(theirs), lambda: model.stream(inputs))
     scores = [np.concatenate(list(call())) for call in calls]
     assert np.abs(scores[0] - scores[1]).max() < 1e-4
     spent = np.empty((REPEATS, 2, 2))

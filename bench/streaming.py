@@ -72,9 +72,9 @@ def measure(case: str, count: int, folder: Path) -> None:
 def prepared(case: str, count: int, folder: Path) -> Callable[[], object]:
     import torch
 
-    from tertium.model import Classifier
-    from tertium.predict import Trained
-    from tertium.predictions import write_predictions
+    from tertium.models.classifier import Classifier
+    from tertium.prediction.files import write_predictions
+    from tertium.prediction.trained import Trained
 
     torch.manual_seed(0)
     names = tuple(f"class {number}" for number in range(CLASSES))

@@ -26,9 +26,9 @@ import torch
 
 from bench.measure import Row, row, show
 from tertium import methods
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.labels import Labels
-from tertium.state import SampleState
+from tertium.methods.state import SampleState
 
 CASES: dict[str, dict[str, Any]] = {"role": {}, "ll_cp": {}, "pseudo": {}, "em": {"apl": True, "warmup": 1}}
 BATCH, STEPS, KNOWN = 256, 200, 5

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from tertium.errors import InputError
-from tertium.formats.arff import read
 from tertium.labels import Labels
+from tertium.labels.formats.arff import read
 from tertium.schemes import parse
-from tertium.training import train
+from tertium.training.train import train
 
 METHODS = ["auto", "ignore", "negative", "wan", "an_ls", "epr", "role", "ll_r", "ll_ct", "ll_cp", "selective"]
 METHODS += ["soft_exposure", "pseudo", "hill"]

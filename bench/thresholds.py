@@ -16,10 +16,10 @@ import pyarrow as pa
 import torch
 
 from tertium.labels import Labels
-from tertium.metrics import best_thresholds, evaluate
-from tertium.readers import read_labels
+from tertium.labels.readers import read_labels
+from tertium.metrics.evaluation import best_thresholds, evaluate
 from tertium.schemes import parse
-from tertium.training import train
+from tertium.training.train import train
 
 SCHEMES = ("single_positive", "random:0.1", "random:0.3", "positives:0.3", "per_class:100", "balanced:0.1")
 SHARE, SEED = 0.15, 0  # of the training images that validate

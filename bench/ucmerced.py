@@ -30,7 +30,7 @@ from tertium.config import parse_overrides
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.schemes import parse
-from tertium.training import train
+from tertium.training.train import train
 
 METHODS = "auto,negative,ignore,role,ll_r,wan,epr:k=3.5"  # 3.5 labels of an image are truly present
 SCHEMES = ("single_positive", "random:0.2")

@@ -12,7 +12,7 @@ from tertium import methods
 from tertium.cli import main
 from tertium.errors import InputError
 from tertium.labels import Labels
-from tertium.state import SampleState
+from tertium.methods.state import SampleState
 from tests.ddp.two import CASES, COUNT, train_one
 
 ROOT = Path(__file__).parents[1]

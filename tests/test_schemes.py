@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tertium import schemes
 from tertium.errors import InputError
 from tertium.labels import Labels
+from tertium.labels.tree import LabelTree
 from tertium.schemes import Balanced, Federated, Hierarchy, PerClass, PerImage, Positives, Random, Scheme
-from tertium.tree import LabelTree
 
 Matrix = npt.NDArray[np.int8]
 SEEDS = st.integers(min_value=-3, max_value=2**70)

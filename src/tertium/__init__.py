@@ -6,29 +6,29 @@ from typing import TYPE_CHECKING, Any
 from tertium.threads import wait_quietly
 
 if TYPE_CHECKING:
-    from tertium.describe import describe
     from tertium.errors import InputError
-    from tertium.estimator import MultiLabelClassifier
     from tertium.labels import Labels
+    from tertium.labels.describe import describe
+    from tertium.labels.readers import read_labels, write_labels
     from tertium.methods import Method
-    from tertium.predict import Trained
-    from tertium.readers import read_labels, write_labels
-    from tertium.training import class_frequencies, resume, train
+    from tertium.prediction.trained import Trained
+    from tertium.training.estimator import MultiLabelClassifier
+    from tertium.training.train import class_frequencies, resume, train
 
 wait_quietly()  # before anything imports torch
 
 _HOMES = {
     "InputError": "tertium.errors",
-    "Labels": "tertium.labels",
+    "Labels": "tertium.labels.labels",
     "Method": "tertium.methods",
-    "MultiLabelClassifier": "tertium.estimator",
-    "Trained": "tertium.predict",
-    "class_frequencies": "tertium.training",
-    "describe": "tertium.describe",
-    "read_labels": "tertium.readers",
-    "resume": "tertium.training",
-    "train": "tertium.training",
-    "write_labels": "tertium.readers",
+    "MultiLabelClassifier": "tertium.training.estimator",
+    "Trained": "tertium.prediction.trained",
+    "class_frequencies": "tertium.training.train",
+    "describe": "tertium.labels.describe",
+    "read_labels": "tertium.labels.readers",
+    "resume": "tertium.training.train",
+    "train": "tertium.training.train",
+    "write_labels": "tertium.labels.readers",
 }
 __all__ = [
     "InputError",

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from tertium.errors import InputError, did_you_mean
 from tertium.labels import Labels
-from tertium.tree import LabelTree
+from tertium.labels.tree import LabelTree
 
 Mask = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 from safetensors.torch import load_file
 
 from tertium import methods
-from tertium.state import SampleState
+from tertium.methods.state import SampleState
 from tests.ddp.two import CASES, COUNT, train_one
 
 

@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import save_file
 
 from tertium import methods
-from tertium.choosing import Verdict
 from tertium.config import HEAD, Settings
-from tertium.data import Batch, FeatureLoader, Order
+from tertium.data.batches import Batch, FeatureLoader, Order
 from tertium.distributed import rank, world
 from tertium.errors import InputError
-from tertium.fit import Offers, fit, make_fabric
 from tertium.labels import Labels
-from tertium.model import Classifier
-from tertium.state import SampleState
-from tertium.training import train
+from tertium.methods.state import SampleState
+from tertium.models.classifier import Classifier
+from tertium.training.choosing import Verdict
+from tertium.training.fit import Offers, fit, make_fabric
+from tertium.training.train import train
 from tests.reference import VARIANTS
 
 CASES = [(name, {}) for name in sorted(methods.available())] + VARIANTS

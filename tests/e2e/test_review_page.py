@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tertium.data.scenes import render
 from tertium.labels import Labels
-from tertium.model import Classifier, pretrained
-from tertium.predict import Trained
-from tertium.readers import read_labels, write_labels
-from tertium.reviewing.answers import Answers
-from tertium.reviewing.desk import find_round
-from tertium.runs import RunFolder
-from tertium.scenes import render
+from tertium.labels.readers import read_labels, write_labels
+from tertium.models.classifier import Classifier, pretrained
+from tertium.prediction.trained import Trained
 from tertium.schemes import parse
+from tertium.training.runs import RunFolder
+from tertium.web.reviewing.answers import Answers
+from tertium.web.reviewing.desk import find_round
 
 CHROMIUM = Path("/usr/bin/chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")

@@ -98,7 +98,7 @@ def _write(
 ) -> None:
     """Write the tables, the figure and the page; show the main table and say where they are."""
     from tertium.comparing import summarise, write_results
-    from tertium.report import write_comparison
+    from tertium.reporting import write_comparison
 
     text = write_results(out, found, schemes)
     entries = summarise(found.cells)

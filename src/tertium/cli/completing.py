@@ -52,7 +52,7 @@ def complete(
     annotated them. The probabilities are calibrated on the run's validation images, as far as known labels
     allow. Thresholds go to a CSV file beside --out.
     """
-    from tertium.completion import complete as complete_labels
+    from tertium.labelling.completion import complete as complete_labels
 
     found = read(labels, unlisted, None)
     with watching() as progress:
@@ -139,8 +139,8 @@ def _suggest(
     per_image: int,
     out: Path,
 ) -> None:
-    from tertium.suggesting import suggest as suggest_questions
-    from tertium.terminal import counted
+    from tertium.cli.terminal import counted
+    from tertium.labelling.suggesting import suggest as suggest_questions
 
     found = read(labels, unlisted, None)
     with watching() as progress:
@@ -174,9 +174,10 @@ def _simulate(
     seeds: int,
     out: Path,
 ) -> None:
+    from tertium.cli.terminal import percent, table
+    from tertium.labelling.simulating import RULES, averaged, simulate, write_points
+    from tertium.reporting.asking import draw_points
     from tertium.schemes import parse
-    from tertium.suggesting import RULES, averaged, simulate, write_points
-    from tertium.terminal import percent, table
 
     if features is None:
         raise InputError("a simulation trains many heads: give --features")
@@ -197,7 +198,9 @@ def _simulate(
                 per_image=per_image,
                 progress=progress,
             )
-    figure = write_points(out, points)
+    figure = out.with_suffix(".svg")
+    write_points(out, points)
+    draw_points(figure, points)
     columns = [averaged(points, rule) for rule in RULES]
     rows = [
         [f"{steps[0][0]:,}", *(f"{percent(score)} ({share:.0%} present)" for _, share, score in steps)]

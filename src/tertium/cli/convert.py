@@ -12,7 +12,7 @@ from tertium.cli.shared import say, summary_of, watching
 from tertium.cli.usage import Commands
 
 if TYPE_CHECKING:
-    from tertium.formats.reading import Reading
+    from tertium.labels.formats.reading import Reading
 
 convert = typer.Typer(
     cls=Commands,
@@ -37,7 +37,7 @@ Rule = Annotated[Contradictions, typer.Option(help="For labels given as both pre
 
 def keep(reading: Reading, out: Path) -> None:
     """Write the labels, and their tree beside them; say what was found."""
-    from tertium.readers import write_labels
+    from tertium.labels.readers import write_labels
 
     write_labels(reading.labels, out)
     say(f"{summary_of(reading.labels)} → {out}")
@@ -97,7 +97,7 @@ def openimages(
       tertium convert openimages train-annotations-human-imagelabels.csv
       --descriptions class-descriptions.csv --classes classes-trainable.txt --out labels.arrow
     """
-    from tertium.formats.openimages import read
+    from tertium.labels.formats.openimages import read
 
     with watching() as progress:
         reading = read(
@@ -171,7 +171,7 @@ def coco(
 
       tertium convert coco instances_train2014.json --out labels.parquet
     """
-    from tertium.formats.coco import read
+    from tertium.labels.formats.coco import read
 
     with watching() as progress:
         reading = read(file, crowd=crowd.value, image_id=image_id.value, progress=progress)
@@ -198,7 +198,7 @@ def coco_panoptic(
 
       tertium convert coco-panoptic panoptic_train2017.json --groups --out labels.parquet
     """
-    from tertium.formats.coco import read_panoptic
+    from tertium.labels.formats.coco import read_panoptic
 
     with watching() as progress:
         reading = read_panoptic(
@@ -222,7 +222,7 @@ def lvis(
 
       tertium convert lvis lvis_v1_train.json --out labels.parquet
     """
-    from tertium.formats.lvis import read
+    from tertium.labels.formats.lvis import read
 
     with watching() as progress:
         reading = read(file, contradictions=contradictions.value, progress=progress)
@@ -252,7 +252,7 @@ def voc(
 
       tertium convert voc VOCdevkit/VOC2007 --out labels.parquet
     """
-    from tertium.formats.voc import read
+    from tertium.labels.formats.voc import read
 
     with watching() as progress:
         reading = read(
@@ -325,7 +325,7 @@ def cub(
 
       tertium convert cub CUB_200_2011 --certainty probably --out cub.parquet
     """
-    from tertium.formats.cub import read
+    from tertium.labels.formats.cub import read
 
     keep(read(folder, certainty=certainty.value, species=species, contradictions=contradictions.value), out)
 
@@ -350,7 +350,7 @@ def nuswide(
 
       tertium convert nuswide NUS-WIDE --out nuswide.parquet
     """
-    from tertium.formats.nuswide import read
+    from tertium.labels.formats.nuswide import read
 
     with watching() as progress:
         found = read(folder, part=part.value, contradictions=contradictions.value, progress=progress)
@@ -376,7 +376,7 @@ def cifar100(
 
       tertium convert cifar100 cifar-100-binary --images pictures --out cifar.parquet
     """
-    from tertium.formats.cifar import read
+    from tertium.labels.formats.cifar import read
 
     with watching() as progress:
         found = read(folder, images=images, progress=progress)
@@ -405,8 +405,8 @@ def chexpert(
 
       tertium convert chexpert train.csv --uncertain present --out chexpert.parquet
     """
-    from tertium.formats.chexpert import read
-    from tertium.readers import read_classes
+    from tertium.labels.formats.chexpert import read
+    from tertium.labels.readers import read_classes
 
     found = read(
         file,
@@ -440,8 +440,8 @@ def cole(
 
       tertium convert cole data/coco --classes coco.txt --out coco.parquet
     """
-    from tertium.formats.cole import read
-    from tertium.readers import read_classes
+    from tertium.labels.formats.cole import read
+    from tertium.labels.readers import read_classes
 
     keep(read(folder, which=which.value, classes=None if classes is None else read_classes(classes)), out)
 
@@ -465,7 +465,7 @@ def arff(
 
       tertium convert arff scene.arff --xml scene.xml --features scene.npy --out scene.parquet
     """
-    from tertium.formats.arff import read
+    from tertium.labels.formats.arff import read
 
     with watching() as progress:
         found = read(file, xml=xml, features=features, progress=progress)

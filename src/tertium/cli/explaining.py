@@ -12,8 +12,8 @@ from tertium.cli.shared import RunArgument, console, say, watching
 from tertium.errors import InputError
 
 if TYPE_CHECKING:
-    from tertium.formats.coco import Boxes
-    from tertium.predict import Trained
+    from tertium.labels.formats.coco import Boxes
+    from tertium.prediction.trained import Trained
     from tertium.progress import Progress
 
 _TOP = 5
@@ -68,8 +68,8 @@ def explain(
 
 
 def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | None, out: Path) -> None:
-    from tertium.explaining import explain_files
-    from tertium.terminal import counted, table
+    from tertium.cli.terminal import counted, table
+    from tertium.prediction.explaining import explain_files
 
     if classes is not None and top is not None:
         raise InputError("--classes and --top exclude each other")
@@ -91,9 +91,9 @@ def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | N
 
 
 def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: Path) -> None:
-    from tertium.explaining import filling
-    from tertium.pointing import TOLERANCE, pointing_game
-    from tertium.terminal import counted, percent, table
+    from tertium.cli.terminal import counted, percent, table
+    from tertium.prediction.explaining import filling
+    from tertium.prediction.pointing import TOLERANCE, pointing_game
 
     trained = _load(run)
     # Before the long work: a wrong place is said at once.
@@ -130,7 +130,7 @@ def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: 
 
 
 def _read_boxes(source: Path, progress: Progress) -> Boxes:
-    from tertium.formats import coco, voc
+    from tertium.labels.formats import coco, voc
 
     return (
         voc.read_boxes(source, progress=progress)
@@ -142,6 +142,6 @@ def _read_boxes(source: Path, progress: Progress) -> Boxes:
 def _load(run: Path) -> Trained:
     import torch
 
-    from tertium.predict import Trained
+    from tertium.prediction.trained import Trained
 
     return Trained.load(run, device="cuda" if torch.cuda.is_available() else "cpu")

@@ -43,7 +43,7 @@ def export(
     place of a run, without torch. The safetensors file is for timm.create_model(name, num_classes=C).
     A file is kept only if it gives the model's own numbers.
     """
-    from tertium.exporting import export_onnx, export_timm
+    from tertium.prediction.exporting import export_onnx, export_timm
 
     place = out or run / _NAMES[to]
     check = (export_onnx if to is Target.onnx else export_timm)(run, place)
@@ -64,19 +64,19 @@ def predict_exported(
     skip_damaged: bool,
 ) -> None:
     """Do what `tertium predict` does with an .onnx file, without torch."""
-    from tertium.inference import Exported
-    from tertium.predictions import check_columns, check_path, write_predictions
+    from tertium.data.inputs import names_of
+    from tertium.prediction.exported import Exported
+    from tertium.prediction.files import check_columns, check_path, write_predictions
 
     if devices > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(f"{model}: an exported model runs in one process, on all cores; leave out --devices")
     check_path(out)
     exported = Exported.load(model)
     check_columns(exported.classes, top)
-    names = exported.names(images, features) if labels is None else images_of(labels, split)
+    names = names_of(images, features) if labels is None else images_of(labels, split)
     with watching() as progress:
         if skip_damaged:
             names = undamaged(images, names, progress)
-        inputs = exported.inputs(images, features, names)
-        blocks = exported.stream(inputs, len(names), progress)
+        blocks = exported.stream(exported.inputs(images, features, names), progress)
         write_predictions(out, names, exported.classes, blocks, top=top)
     say_predicted(len(names), len(exported.classes), top, out)

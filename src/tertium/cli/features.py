@@ -42,14 +42,14 @@ def features(
     """
     import torch
 
+    from tertium.cli.terminal import counted
     from tertium.config import settings_from
-    from tertium.features import Extractor
-    from tertium.fit import make_fabric
-    from tertium.inputs import folder_pictures
-    from tertium.model import pretrained
-    from tertium.predict import names_of
-    from tertium.readers import read_labels
-    from tertium.terminal import counted
+    from tertium.data.inputs import names_of
+    from tertium.data.pictures import folder_pictures
+    from tertium.labels.readers import read_labels
+    from tertium.models.classifier import pretrained
+    from tertium.models.features import Extractor
+    from tertium.training.fit import make_fabric
 
     given = {"backbone": backbone, "weights": weights, "image_size": image_size, "workers": workers}
     settings = settings_from({key: value for key, value in given.items() if value is not None})

@@ -12,7 +12,7 @@ from tertium.cli.convert import Contradictions, Out, Rule
 from tertium.cli.shared import SplitName, Unlisted, UnlistedChoice, console, read, say, summary_of
 
 if TYPE_CHECKING:
-    from tertium.tree import LabelTree
+    from tertium.labels.tree import LabelTree
 
 
 def describe(
@@ -27,8 +27,8 @@ def describe(
 
       tertium describe labels.csv
     """
-    from tertium.describe import describe as describe_labels
-    from tertium.terminal import show_description
+    from tertium.cli.terminal import show_description
+    from tertium.labels.describe import describe as describe_labels
 
     found = read(labels, unlisted, None)
     about = describe_labels(found if split is None else found.part(split))
@@ -62,7 +62,7 @@ def simulate(
 
       tertium simulate labels.csv --unlisted absent --scheme per_image:1,all --out partial.parquet
     """
-    from tertium.readers import write_labels
+    from tertium.labels.readers import write_labels
     from tertium.schemes import parse
 
     chosen = parse(scheme, None if tree is None else _tree(tree))
@@ -105,12 +105,12 @@ def merge(
 
       tertium merge cats.csv dogs.csv --unlisted absent --unlisted unknown --out both.parquet
     """
-    from tertium.closure import close as closed
     from tertium.errors import InputError
-    from tertium.labels import ContradictionError
-    from tertium.merging import Part, read_renaming
-    from tertium.merging import merge as merge_labels
-    from tertium.readers import write_labels
+    from tertium.labels.closure import close as closed
+    from tertium.labels.labels import ContradictionError
+    from tertium.labels.merging import Part, read_renaming
+    from tertium.labels.merging import merge as merge_labels
+    from tertium.labels.readers import write_labels
 
     choices = unlisted or [Unlisted.unknown]
     if len(choices) not in (1, len(files)):
@@ -138,6 +138,6 @@ def merge(
 
 
 def _tree(path: Path) -> LabelTree:
-    from tertium.tree import LabelTree
+    from tertium.labels.tree import LabelTree
 
     return LabelTree.from_json(path) if path.suffix == ".json" else LabelTree.from_csv(path)

@@ -23,8 +23,8 @@ def methods(
 
       tertium methods negative
     """
+    from tertium.cli.terminal import table
     from tertium.methods import available, find, one_line, parameters_of
-    from tertium.terminal import table
 
     kinds = list(available().values()) if name is None else [find(name)]
     if as_json:

@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from tertium.data.inputs import Inputs
     from tertium.labels import Labels
-    from tertium.metrics import Evaluation
-    from tertium.predict import Inputs, Trained
+    from tertium.metrics.evaluation import Evaluation
+    from tertium.prediction.trained import Trained
     from tertium.progress import Progress
-    from tertium.session import Outcome
+    from tertium.training.session import Outcome
 
 _TEST = "test"  # the split that no run trains on
 Devices = Annotated[
@@ -96,9 +97,9 @@ def train(
     Ctrl-C writes a checkpoint and stops; a checkpoint is also written every few minutes (docs/scale.md).
     The settings and their defaults are in docs/training.md.
     """
+    from tertium.cli.terminal import show_summary
     from tertium.distributed import rank
-    from tertium.keeping import Stopped
-    from tertium.terminal import show_summary
+    from tertium.training.stopping import Stopped
 
     place = resume or out or Path()
     try:
@@ -125,7 +126,7 @@ def train(
 
 def _say_next(run: Path, listed: Labels | None) -> None:
     """Say what to do with a run: commands that work as they are printed."""
-    from tertium.runs import RunFolder
+    from tertium.training.runs import RunFolder
 
     data = RunFolder.open(run).config()["data"]
     kind = "images" if "images" in data else "features"
@@ -141,7 +142,8 @@ def _say_next(run: Path, listed: Labels | None) -> None:
 
 def _are_there(names: list[str], data: Mapping[str, Any]) -> bool:
     """Return whether images are where those of training were; features without names have no others."""
-    from tertium.inputs import feature_names, list_images
+    from tertium.data.feature_files import feature_names
+    from tertium.data.pictures import list_images
 
     there = list_images(Path(data["images"])) if "images" in data else feature_names(data["features"])
     return set(names) <= set(there or ())
@@ -149,8 +151,8 @@ def _are_there(names: list[str], data: Mapping[str, Any]) -> bool:
 
 def _write_page(run: Path) -> None:
     """Write the report of a run into its folder."""
-    from tertium.report import write_report
-    from tertium.runs import RunFolder
+    from tertium.reporting import write_report
+    from tertium.training.runs import RunFolder
 
     page = write_report(
         run / "report.html", [RunFolder.open(run)], title=f"Run {run.name}", command=command_line()
@@ -179,8 +181,8 @@ def _begin(
     truth: Path | None,
     skip_damaged: bool,
 ) -> tuple[Outcome, Labels]:
-    from tertium.readers import read_classes
-    from tertium.training import train as run_training
+    from tertium.labels.readers import read_classes
+    from tertium.training.train import train as run_training
 
     about: dict[str, Any] = {"labels": str(labels), "unlisted": unlisted.value}
     if classes is not None:
@@ -206,7 +208,7 @@ def _begin(
 
 def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
     """Resume a run; of the other options that a run begins with, none may be given ``beside``."""
-    from tertium.training import resume
+    from tertium.training.train import resume
 
     if any(given is not None for given in beside):
         raise InputError("--resume goes on with what the run began with; only --devices may change")
@@ -253,11 +255,11 @@ def evaluate(
     """
     if started(devices):
         return
+    from tertium.cli.terminal import counted
     from tertium.distributed import barrier, rank
-    from tertium.metrics import evaluate_known
-    from tertium.predict import shared_folder, shares
-    from tertium.predictions import write_evaluation
-    from tertium.terminal import counted
+    from tertium.metrics.evaluation import evaluate_known
+    from tertium.prediction.files import write_evaluation
+    from tertium.prediction.trained import shared_folder, shares
 
     place = out or run / "evaluation.json"
 
@@ -290,7 +292,7 @@ def _annotations(run: Path, classes: Sequence[str]) -> npt.NDArray[np.int64] | N
     """Return how many labels of each class training knew, if the run says so for every class."""
     import numpy as np
 
-    from tertium.runs import RunFolder
+    from tertium.training.runs import RunFolder
 
     known = (run / "config.json").is_file()
     counts = RunFolder.open(run).config()["data"].get("classes", {}) if known else {}
@@ -300,7 +302,7 @@ def _annotations(run: Path, classes: Sequence[str]) -> npt.NDArray[np.int64] | N
 
 
 def _show_evaluation(found: Evaluation, title: str) -> None:
-    from tertium.terminal import percent, show_evaluation, table
+    from tertium.cli.terminal import percent, show_evaluation, table
 
     show_evaluation(console(), found, title)
     rows = [
@@ -356,8 +358,8 @@ def predict(
     if started(devices):
         return
     from tertium.distributed import rank
-    from tertium.predict import shared_folder, shares
-    from tertium.predictions import write_predictions
+    from tertium.prediction.files import write_predictions
+    from tertium.prediction.trained import shared_folder, shares
 
     with together(), watching_first() as progress:
         trained, names, inputs = agreed(
@@ -386,8 +388,8 @@ def _to_predict(
     progress: Progress | None,
 ) -> tuple[Trained, list[str], Inputs]:
     """Return the model, and the names and inputs of the images, after checking that all can be written."""
-    from tertium.predict import names_of
-    from tertium.predictions import check_columns, check_path
+    from tertium.data.inputs import names_of
+    from tertium.prediction.files import check_columns, check_path
 
     check_path(out)
     trained = load(run)

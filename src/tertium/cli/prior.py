@@ -22,7 +22,7 @@ from tertium.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from tertium.frequencies import Frequencies
+    from tertium.annotation.frequencies import Frequencies
     from tertium.labels import Labels
 
 _ALL, _SHOWN = 20, 12  # classes up to which the table has all; of more, so many of the most frequent
@@ -60,8 +60,8 @@ def prior(
     Models that have not seen an image score it; which labels are known at which scores tells how much of what
     is present was annotated (docs/auto.md). The columns low and high are a 95 % interval.
     """
-    from tertium.predictions import check_path, write_columns
-    from tertium.training import class_frequencies
+    from tertium.prediction.files import check_path, write_columns
+    from tertium.training.train import class_frequencies
 
     check_path(out)
     with watching() as progress:
@@ -84,7 +84,7 @@ def prior(
 
 def _show(labels: Labels, found: Frequencies, columns: dict[str, list[str] | list[float]]) -> None:
     """Print the classes or the most frequent ones, how many labels an image has, and how sure that is."""
-    from tertium.terminal import table
+    from tertium.cli.terminal import table
 
     every = sorted(range(len(labels.classes)), key=lambda place: -found.rate[place])
     order = every if len(every) <= _ALL else every[:_SHOWN]
@@ -132,7 +132,7 @@ def _draw(path: Path, columns: dict[str, list[str] | list[float]]) -> None:
     import numpy as np
 
     from tertium.files import replacing
-    from tertium.svg import Shares, drawing
+    from tertium.reporting.svg import Shares, drawing
 
     rate = np.array(columns["prior"])
     order = np.argsort(-rate, kind="stable")

@@ -20,7 +20,7 @@ from tertium.cli.shared import watching
 from tertium.errors import InputError
 
 if TYPE_CHECKING:
-    from tertium.predict import Trained
+    from tertium.prediction.trained import Trained
     from tertium.progress import Progress
 
 Found = TypeVar("Found")
@@ -138,7 +138,7 @@ def load(run: Path) -> Trained:
     """Return the model on this process's GPU, where there are any."""
     import torch
 
-    from tertium.predict import Trained
+    from tertium.prediction.trained import Trained
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
     has_gpu = torch.cuda.is_available()

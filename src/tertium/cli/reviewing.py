@@ -20,11 +20,11 @@ from tertium.cli.shared import (
     watching,
 )
 from tertium.errors import InputError
-from tertium.runs import ANSWERS
+from tertium.training.runs import ANSWERS
 
 if TYPE_CHECKING:
     from tertium.labels import Labels
-    from tertium.predict import Trained
+    from tertium.prediction.trained import Trained
 
 
 def review(
@@ -64,7 +64,7 @@ def review(
     started again, the page goes on where it was. With --features the images are only looked at, not fed to
     the model. Labels on which people differ are left out of --export, and listed beside it.
     """
-    from tertium.runs import RunFolder
+    from tertium.training.runs import RunFolder
 
     folder = RunFolder.open(run)
     kept = answers or folder.path / ANSWERS
@@ -90,8 +90,8 @@ def review(
 
 
 def _export(kept: Path, labels: Labels, out: Path) -> None:
-    from tertium.reviewing.answers import Answers
-    from tertium.reviewing.results import export
+    from tertium.web.reviewing.answers import Answers
+    from tertium.web.reviewing.results import export
 
     done = export(Answers.existing(kept), labels, out)
     say(f"{summary_of(done.labels)} → {out}")
@@ -115,15 +115,15 @@ def _review(
     port: int,
 ) -> None:
     try:
-        from tertium.reviewing.access import Access
-        from tertium.reviewing.app import check_name, listen, make_app, serve
+        from tertium.web.reviewing.access import Access
+        from tertium.web.reviewing.app import check_name, listen, make_app, serve
     except ModuleNotFoundError as error:
         raise InputError(f"the page needs {error.name}: pip install 'tertium[web]'") from None
-    from tertium.inputs import folder_pictures
-    from tertium.reviewing.answers import Answers
-    from tertium.reviewing.desk import Desk, find_round
-    from tertium.reviewing.views import Views
-    from tertium.terminal import counted
+    from tertium.cli.terminal import counted
+    from tertium.data.pictures import folder_pictures
+    from tertium.web.reviewing.answers import Answers
+    from tertium.web.reviewing.desk import Desk, find_round
+    from tertium.web.reviewing.views import Views
 
     pictures = None if images is None else folder_pictures(images, labels.images.to_pylist())
     who, access = check_name(who), Access.at(host)
@@ -145,7 +145,7 @@ def _review(
 
 
 def _load(run: Path) -> Trained:
-    from tertium.predict import Trained
+    from tertium.prediction.trained import Trained
 
     return Trained.load(run)
 

@@ -43,7 +43,7 @@ def serve(
     on features {"features": [[...], ...]}. GET /health says whether it is ready. Ctrl-C ends it, after what
     has been taken on is answered. There is no authentication.
     """
-    from tertium.serving import Limits, is_loopback, listen, load, server
+    from tertium.web.serving import Limits, is_loopback, listen, load, server
 
     limits = Limits(max_batch, wait_ms, queue, int(max_body * 2**20), threads)
     with listen(host, port) as listener:

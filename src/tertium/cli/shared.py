@@ -17,9 +17,9 @@ from rich.console import Console
 from tertium.errors import InputError, some
 
 if TYPE_CHECKING:
+    from tertium.cli.terminal import Bar, Lines
     from tertium.labels import Labels
     from tertium.progress import Progress
-    from tertium.terminal import Bar, Lines
 
 _WIDTH = 120  # of tables in a file or a pipe
 
@@ -60,7 +60,7 @@ def console() -> Console:
 @contextmanager
 def watching() -> Iterator[Bar | Lines]:
     """Show progress while the block runs: a bar in a terminal, lines elsewhere."""
-    from tertium.terminal import watcher
+    from tertium.cli.terminal import watcher
 
     progress = watcher(Console(stderr=True))
     try:
@@ -81,7 +81,7 @@ def command_line() -> str:
 
 def summary_of(labels: Labels) -> str:
     """Say how much a set of labels holds."""
-    from tertium.terminal import counted
+    from tertium.cli.terminal import counted
 
     present, absent = (int(counts.sum()) for counts in labels.class_counts)
     size = f"{counted(len(labels), 'images')}, {counted(len(labels.classes), 'classes')}"
@@ -90,7 +90,7 @@ def summary_of(labels: Labels) -> str:
 
 def say_predicted(images: int, classes: int, top: int | None, out: Path) -> None:
     """Say what `tertium predict` has written."""
-    from tertium.terminal import counted
+    from tertium.cli.terminal import counted
 
     every = counted(classes, "classes")
     if top is None:
@@ -103,8 +103,8 @@ def say_predicted(images: int, classes: int, top: int | None, out: Path) -> None
 def damaged_of(images: Path | None, names: list[str], progress: Progress | None) -> list[str]:
     """Return the images that cannot be read, and name them."""
     from tertium import progress as silent
-    from tertium.inputs import damaged
-    from tertium.terminal import counted
+    from tertium.cli.terminal import counted
+    from tertium.data.pictures import damaged
 
     if images is None:
         raise InputError("--skip-damaged is for images: features have none that could be damaged")
@@ -123,7 +123,7 @@ def undamaged(images: Path | None, names: list[str], progress: Progress | None) 
 
 def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:
     """Read a label file with the options of a command."""
-    from tertium.readers import read_classes, read_labels
+    from tertium.labels.readers import read_classes, read_labels
 
     names = None if classes is None else read_classes(classes)
     return read_labels(labels, unlisted=unlisted.value, classes=names)

@@ -47,8 +47,8 @@ def report(
     With --labels and their images or features, the page also shows which labels are probably missing; with
     --split its figures are those of that split, else of `tertium evaluate` or of the validation images.
     """
-    from tertium.report import Given, write_report
-    from tertium.runs import RunFolder
+    from tertium.reporting import Given, write_report
+    from tertium.training.runs import RunFolder
 
     if labels is None and (images, features, split) != (None, None, None):
         raise InputError("--images, --features and --split belong to a label file; give it as --labels")
@@ -71,8 +71,8 @@ def demo(
 
       tertium demo --out runs/demo
     """
-    from tertium.demo import run_demo
-    from tertium.terminal import show_demo
+    from tertium.cli.demo import run_demo
+    from tertium.cli.terminal import show_demo
 
     with watching() as progress:
         rows, page = run_demo(out, seed=seed, progress=progress)
@@ -93,8 +93,8 @@ def scenes(
 
     labels.csv lists what is present; whatever is unlisted is absent.
     """
-    from tertium.scenes import render
-    from tertium.terminal import counted
+    from tertium.cli.terminal import counted
+    from tertium.data.scenes import render
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: already exists; choose another folder")

@@ -18,19 +18,19 @@ import pyarrow.compute as pc
 import torch
 
 from tertium import methods
-from tertium.data import Order
+from tertium.data.batches import FeatureLoader, Order
+from tertium.data.feature_files import feature_names, load_features
 from tertium.errors import InputError, did_you_mean
 from tertium.files import write_json
-from tertium.inputs import feature_names, load_features
 from tertium.labels import Labels
-from tertium.metrics import average_precision, evaluate
-from tertium.model import Classifier
-from tertium.predict import Inputs, scores
-from tertium.readers import read_labels
+from tertium.labels.readers import read_labels
+from tertium.labels.splits import divide
+from tertium.metrics.evaluation import average_precision, evaluate
+from tertium.models.classifier import Classifier
+from tertium.prediction.trained import scores
 from tertium.schemes import parse
-from tertium.session import Outcome
-from tertium.splits import divide
-from tertium.training import TRAIN, VALIDATION, train
+from tertium.training.session import Outcome
+from tertium.training.train import TRAIN, VALIDATION, train
 
 _TEST = "test"
 _BATCH = 2048  # images scored at a time
@@ -186,9 +186,8 @@ class Data:
 
 def _scorer(features: npt.NDArray[Any], labels: Labels) -> Callable[[Classifier], npt.NDArray[np.float32]]:
     # Of single precision from here on: a comparison scores the same images hundreds of times.
-    inputs = Inputs(None, np.asarray(features, dtype=np.float32))
-    loader = inputs.loader(labels, 0, Order(len(labels), _BATCH))
-    return lambda model: scores(model, loader)
+    batches = FeatureLoader(np.asarray(features, dtype=np.float32), None, Order(len(labels), _BATCH))
+    return lambda model: scores(model, batches)
 
 
 def _bare(labels: Labels) -> Labels:

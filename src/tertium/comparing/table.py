@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tertium.comparing.running import Comparison, Figures
 from tertium.files import replacing, write_json
-from tertium.predictions import write_columns
+from tertium.prediction.files import write_columns
 
 CEILING = "full labels"  # the row of plain BCE on all labels
 ABOUT = "about.json"  # what the comparison was on

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.methods.base import Method, Run
-from tertium.methods.compiled import softplus_and_sigmoid
-from tertium.methods.curves import Curve, focal, mean_except, mean_loss, positive_entries, power
+from tertium.methods.losses.compiled import softplus_and_sigmoid
+from tertium.methods.losses.curves import Curve, focal, mean_except, mean_loss, positive_entries, power
 
 if TYPE_CHECKING:
     from torch import Tensor

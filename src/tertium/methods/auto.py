@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tertium.annotation.frequencies import Frequencies, estimate
 from tertium.errors import InputError
-from tertium.frequencies import Frequencies, estimate
 from tertium.labels import Labels
 from tertium.methods.base import Run
 from tertium.methods.baselines import Negative
 from tertium.methods.observation import HIGHEST, Likelihood
-from tertium.model import Classifier
+from tertium.models.classifier import Classifier
 
 EPOCHS = 2  # of the heads whose scores tell the frequencies: later they memorise
 WEIGHT = 5.0  # of a known positive there
@@ -31,9 +31,9 @@ class Auto(Likelihood):
     """Find out how labels came to be annotated, then explain which are known; needs no choosing.
 
     This is `likelihood` with class frequencies that are estimated: temporary heads score images that they
-    have not trained on, and `tertium.frequencies` finds the probabilities e⁺ and e⁻ of annotation that
-    explain best which labels are known at which scores. Labels dropped at random come out with e⁺ = e⁻, so
-    that unknown ones say nothing (`ignore`); with complete positives e⁺ is 1 (`negative`). Give
+    have not trained on, and `tertium.annotation.frequencies` finds the probabilities e⁺ and e⁻ of annotation
+    that explain best which labels are known at which scores. Labels dropped at random come out with
+    e⁺ = e⁻, so that unknown ones say nothing (`ignore`); with complete positives e⁺ is 1 (`negative`). Give
     ``labels_per_image`` if you know how many labels an image has on average.
 
     A linear head on features is then averaged with a second one: the least squares fit to the completed

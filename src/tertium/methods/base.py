@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.labels import Labels
-from tertium.state import SampleState
+from tertium.methods.state import SampleState
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    from tertium.model import Classifier
+    from tertium.models.classifier import Classifier
 
 
 class Run(Protocol):

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from torch.nn import functional as F
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.known import assumed_bce, known_bce
+from tertium.methods.losses.known import assumed_bce, known_bce
 
 if TYPE_CHECKING:
     from torch import Tensor

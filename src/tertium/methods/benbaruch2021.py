@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import Ignore
-from tertium.methods.compiled import softplus_and_sigmoid
-from tertium.methods.curves import Curve, known_entries, mean_except, power, rate_at_rest
+from tertium.methods.losses.compiled import softplus_and_sigmoid
+from tertium.methods.losses.curves import Curve, known_entries, mean_except, power, rate_at_rest
 
 if TYPE_CHECKING:
     from torch import Tensor

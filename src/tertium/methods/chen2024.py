@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.curves import Curve, bce, mean_loss, resting_rate
+from tertium.methods.losses.curves import Curve, bce, mean_loss, resting_rate
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import pyarrow as pa
 import torch
 from torch.nn import functional as F
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import require_full
-from tertium.methods.known import agreement, assumed_bce, known_bce_and_scores
+from tertium.methods.losses.known import agreement, assumed_bce, known_bce_and_scores
 
 if TYPE_CHECKING:
     from torch import Tensor

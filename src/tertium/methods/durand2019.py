@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.methods.base import Run
 from tertium.methods.baselines import Ignore
-from tertium.methods.known import known_bce
-from tertium.state import Table
+from tertium.methods.losses.known import known_bce
+from tertium.methods.state import Table
 
 if TYPE_CHECKING:
     from torch import Tensor

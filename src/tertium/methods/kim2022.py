@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import torch
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.methods.base import Method, Run
-from tertium.methods.curves import known_entries
-from tertium.methods.known import absent_except
-from tertium.state import Table
+from tertium.methods.losses.curves import known_entries
+from tertium.methods.losses.known import absent_except
+from tertium.methods.state import Table
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import require_absent
-from tertium.methods.curves import rate_at_rest
-from tertium.neighbours import class_medians, distances, nearest, normalise
+from tertium.methods.losses.curves import rate_at_rest
+from tertium.models.neighbours import class_medians, distances, nearest, normalise
 
 if TYPE_CHECKING:
     from torch import Tensor

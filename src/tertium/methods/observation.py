@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tertium.calibration import Chances, calibrate, log_likelihood
-from tertium.data import Batch
+from tertium.annotation.calibration import Chances, calibrate, log_likelihood
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.compiled import softplus_and_sigmoid
-from tertium.methods.curves import Curve, bce, mean_loss
+from tertium.methods.losses.compiled import softplus_and_sigmoid
+from tertium.methods.losses.curves import Curve, bce, mean_loss
 
 _MOST_PRESENT = 0.9  # of a class's unknown labels: a guess at k must not make a class certain
 _FITTED = 2**20  # labels, at most, by which logits are scaled before they are judged

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.curves import Curve, bce, focal, mean_loss, resting_rate
+from tertium.methods.losses.curves import Curve, bce, focal, mean_loss, resting_rate
 
 
 def _check_focal(name: str, gamma: float, margin: float) -> None:

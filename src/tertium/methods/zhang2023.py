@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from tertium.data import Batch
+from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.state import Table
+from tertium.methods.state import Table
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,0 +1,1 @@
+"""How labels were annotated: class frequencies, propensities, calibrated probabilities."""

@@ -1,0 +1,1 @@
+"""Labels completed, and questions worth asking."""

@@ -1,0 +1,373 @@
+"""Completing labels: how probable each unknown label is, given the image and how annotation happened.
+
+A model says how probable a class is in an image. That nobody annotated it says something too: where present
+labels are annotated more often than absent ones, an unknown label is less likely present than its image
+suggests (see `tertium.annotation.calibration`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from tertium.annotation.calibration import Block, Chances, Checked, Flags, Floats, Signs, calibrate, check
+from tertium.annotation.record import Annotation
+from tertium.data.inputs import Features, Images, Inputs
+from tertium.errors import InputError
+from tertium.files import replacing
+from tertium.labels import Labels
+from tertium.labels.readers import write_labels
+from tertium.prediction.files import check_columns, check_path, write_predictions
+from tertium.prediction.trained import Trained
+from tertium.progress import Progress
+from tertium.training.runs import RunFolder
+
+_ENTRIES = 2**21  # of validation labels that calibration looks at, at most
+_LEAST = 50  # known validation labels, below which nothing is calibrated
+_BINS = 1000  # of probabilities, between which thresholds lie
+_LABELS = (".csv", ".tsv", ".parquet", ".arrow")
+_READ = 2**20  # probabilities that are read back at once
+
+
+# ---- a run and its labels ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run ready to say how probable unknown labels are; labels and inputs are in the same order."""
+
+    trained: Trained
+    labels: Labels  # with the classes of the model, in its order
+    inputs: Inputs
+    chances: Chances
+    annotation: Annotation | None  # None where the run's method does not model it
+    checked: Checked
+    notes: tuple[str, ...]  # what a person should know
+
+    @classmethod
+    def of_run(
+        cls,
+        run: str | Path,
+        labels: Labels,
+        images: Images | None = None,
+        *,
+        features: Features | None = None,
+        progress: Progress | None = None,
+    ) -> Prepared:
+        """Load the model, find the inputs by name, and calibrate on the run's validation images."""
+        folder = RunFolder.open(run)
+        trained = Trained.load(run)
+        inputs = trained.labelled(labels, images, features)
+        annotation = Annotation.of_run(run)
+        if annotation is not None:
+            annotation = annotation.for_classes(trained.classes)
+        aligned = labels.with_classes(trained.classes)
+        rows = _validation_rows(folder, aligned)
+        scores = _scores_of(trained, inputs, rows, progress)
+        chances, checked = _calibrated(scores, aligned.dense(rows), annotation)
+        notes = _notes(labels, trained, annotation, checked)
+        return cls(trained, aligned, inputs, chances, annotation, checked, notes)
+
+    def blocks(self, progress: Progress | None = None) -> Iterator[tuple[Floats, Signs, Block]]:
+        """Yield batches of calibrated probabilities, labels, and the chances if unknown; each [B, C]."""
+        start = 0
+        for scores in self.trained.stream(self.inputs, progress):
+            labels = self.labels.dense(np.arange(start, start + len(scores)))
+            probabilities = self.chances.calibrated(scores)
+            yield probabilities, labels, self.chances.unknown_at(probabilities)
+            start += len(scores)
+
+
+def _validation_rows(folder: RunFolder, labels: Labels) -> npt.NDArray[np.int64]:
+    """Return rows of images that the run did not train on, evenly spread if there are too many to hold."""
+    held_out = pa.array(folder.config()["data"].get("validation", []), pa.string())
+    found = pc.index_in(held_out, value_set=labels.images).drop_null()
+    rows = np.sort(np.asarray(found, dtype=np.int64))
+    most = max(1, _ENTRIES // len(labels.classes))
+    return rows[:: max(1, -(-len(rows) // most))]
+
+
+def _scores_of(
+    trained: Trained, inputs: Inputs, rows: npt.NDArray[np.int64], progress: Progress | None
+) -> Block:
+    blocks = list(trained.stream(inputs.select(rows), progress)) if len(rows) else []
+    return np.concatenate(blocks) if blocks else np.empty((0, len(trained.classes)), dtype=np.float32)
+
+
+def _calibrated(scores: Block, labels: Signs, annotation: Annotation | None) -> tuple[Chances, Checked]:
+    """Fit and check the chances, as far as the labels allow."""
+    even = np.full(labels.shape[1], 0.5)  # then that a label is unknown says nothing
+    present = even if annotation is None else annotation.present
+    absent = even if annotation is None else annotation.absent
+    chances = Chances(1.0, np.zeros(labels.shape[1]), present, absent)
+    both = bool((labels > 0).any() and (labels < 0).any())
+    fitted = bool(np.count_nonzero(labels) >= _LEAST) and (both or annotation is not None)
+    if fitted:
+        chances = calibrate(scores, labels, present, absent)
+    return chances, check(scores, labels, chances, fitted)
+
+
+def _notes(
+    labels: Labels, trained: Trained, annotation: Annotation | None, checked: Checked
+) -> tuple[str, ...]:
+    notes = []
+    strangers = sorted(set(labels.classes) - set(trained.classes))
+    if strangers:
+        notes.append(f"not known to the model, left as they are: {len(strangers):,} classes")
+    if annotation is None:
+        notes.append("the run did not model annotation: that a label is unknown is taken to say nothing")
+    if not checked.calibrated:
+        known = np.count_nonzero(checked.labels)
+        notes.append(
+            f"not calibrated: {known:,} known labels in {len(checked.labels):,} validation images are too few"
+            if known < _LEAST
+            else "not calibrated: no label is known to be absent"
+        )
+    if checked.ece_before is not None and checked.ece_after is not None and checked.calibrated:
+        notes.append(
+            f"calibrated on {len(checked.labels):,} validation images: the error on their known labels, "
+            f"each judged by a fit that has not seen it, is {checked.ece_after:.2%} (before: "
+            f"{checked.ece_before:.2%})"
+        )
+    elif checked.ece_before is None and np.count_nonzero(checked.labels):
+        notes.append("one sign only is known in the validation images: the probabilities cannot be checked")
+    return tuple(notes)
+
+
+# ---- completing --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """For each class [C] from which chance on unknown labels are called present."""
+
+    lowest: npt.NDArray[np.int64]  # bin of chances; as many as there are where no threshold will do
+    expected: Floats  # precision: the mean chance of the labels above; NaN without a threshold
+    added: npt.NDArray[np.int64]  # how many unknown labels lie above
+    found: Floats  # their share of all present labels that are expected among the unknown ones
+
+    def above(self, chances: npt.NDArray[Any]) -> Flags:
+        """Return which of the chances [B, C] reach the threshold of their class."""
+        return np.asarray(_bin(chances) >= self.lowest)
+
+
+class Tally:
+    """Counts the chances of unknown labels, class by class: enough to find thresholds."""
+
+    def __init__(self, classes: int) -> None:
+        self._count = np.zeros(classes * _BINS, dtype=np.int64)
+        self._sum = np.zeros(classes * _BINS)
+
+    def add(self, chances: npt.NDArray[Any], unknown: Flags) -> None:
+        """Take the chances [B, C] where ``unknown`` is true."""
+        place = (_bin(chances) + np.arange(chances.shape[1]) * _BINS)[unknown]
+        size = len(self._count)
+        self._count += np.bincount(place, minlength=size)
+        self._sum += np.bincount(place, weights=chances[unknown], minlength=size)
+
+    def totals(self) -> tuple[int, float]:
+        """Return how many unknown labels there are, and how many of them are expected to be present."""
+        return int(self._count.sum()), float(self._sum.sum())
+
+    def thresholds(self, precision: float) -> Thresholds:
+        """Find the lowest threshold of each class whose labels above have this mean chance.
+
+        None is below one half: a label that is more likely absent is not called present, however sure others
+        are.
+        """
+        inside = self._count.reshape(-1, _BINS)
+        count, total = (
+            np.cumsum(part.reshape(-1, _BINS)[:, ::-1], axis=1)[:, ::-1] for part in (self._count, self._sum)
+        )
+        good = (inside > 0) & (total >= precision * count) & (np.arange(_BINS) >= _BINS // 2)
+        some = good.any(axis=1)
+        lowest = np.where(some, good.argmax(axis=1), _BINS)
+        at = np.minimum(lowest, _BINS - 1)[:, None]
+        added = np.where(some, np.take_along_axis(count, at, 1)[:, 0], 0)
+        chance = np.where(some, np.take_along_axis(total, at, 1)[:, 0], 0.0)
+        expected = np.where(some, chance / np.maximum(added, 1), np.nan)
+        return Thresholds(lowest, expected, added, chance / np.maximum(total[:, 0], 1e-300))
+
+
+def _bin(chances: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    return np.minimum((chances.astype(np.float64) * _BINS).astype(np.int64), _BINS - 1)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What was written, and what a person should know."""
+
+    unknown: int  # labels that were
+    expected: float  # how many of them are present
+    notes: tuple[str, ...]
+    table: Path | None = None  # of thresholds
+    added: int = 0  # labels above them
+
+
+def complete(
+    run: str | Path,
+    labels: Labels,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    out: str | Path,
+    precision: float | None = None,
+    filled: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Completed:
+    """Write the probability of every unknown label; known ones are 1 and 0.
+
+    With ``precision`` a CSV file beside ``out`` has for each class the lowest threshold that is expected to
+    reach it, and ``filled`` gets the labels with those above added as present.
+    """
+    out = Path(out)
+    _check_request(out, precision, filled)
+    ready = Prepared.of_run(run, labels, images, features=features, progress=progress)
+    check_columns(ready.trained.classes, None)
+    tally = Tally(len(ready.trained.classes))
+    names = ready.labels.images.to_pylist()
+    write_predictions(out, names, ready.trained.classes, _known_kept(ready.blocks(progress), tally))
+    unknown, expected = tally.totals()
+    if precision is None:
+        return Completed(unknown, expected, ready.notes)
+    found = tally.thresholds(precision)
+    table = out.with_name(f"{out.stem}-thresholds.csv")
+    known = _known_above(ready, found)
+    _write_thresholds(table, ready, found, known)
+    if filled is not None:
+        write_labels(fill(labels, out, ready, found), filled)
+    notes = (*ready.notes, _note_of(known))
+    return Completed(unknown, expected, notes, table, int(found.added.sum()))
+
+
+def _check_request(out: Path, precision: float | None, filled: str | Path | None) -> None:
+    check_path(out)
+    if precision is not None and not 0 < precision < 1:
+        raise InputError(f"the precision must lie between 0 and 1, not {precision}")
+    if filled is not None:
+        if precision is None:
+            raise InputError("filled labels need a precision that those added are expected to have")
+        if Path(filled).suffix not in _LABELS:  # said before the long work, not after it
+            raise InputError(f"{filled}: labels are written as {', '.join(_LABELS)}")
+        if not Path(filled).parent.is_dir():
+            raise InputError(f"{filled}: the folder {Path(filled).parent} does not exist")
+
+
+def _known_kept(blocks: Iterable[tuple[Floats, Signs, Block]], tally: Tally) -> Iterator[Block]:
+    """Yield the chances of unknown labels among known ones as 1 and 0; count the former."""
+    for _, labels, chances in blocks:
+        tally.add(chances, labels == 0)
+        yield np.where(labels == 0, chances, labels > 0).astype(np.float32)
+
+
+def fill(labels: Labels, out: Path, ready: Prepared, found: Thresholds) -> Labels:
+    """Return the labels with those above the thresholds added as present; ``out`` has the probabilities."""
+    classes = (*labels.classes, *sorted(set(ready.trained.classes) - set(labels.classes)))
+    column = np.array([classes.index(name) for name in ready.trained.classes])
+    rows, columns, values = labels.with_classes(classes).coo()
+    more_rows, more_columns, start = [rows], [columns], 0
+    for chances in _read_back(out, len(ready.trained.classes)):
+        unknown = ready.labels.dense(np.arange(start, start + len(chances))) == 0
+        row, place = np.nonzero(unknown & found.above(chances))
+        more_rows.append(row + start)
+        more_columns.append(column[place])
+        start += len(chances)
+    added = sum(map(len, more_rows)) - len(rows)
+    return Labels.from_entries(
+        np.concatenate(more_rows),
+        np.concatenate(more_columns),
+        np.concatenate([values, np.ones(added, dtype=np.int8)]),
+        classes=classes,
+        images=labels.images,
+        splits=labels.splits,
+    )
+
+
+def _read_back(path: Path, classes: int) -> Iterator[Block]:
+    """Yield the probabilities that were written, block by block: quicker than to predict once more."""
+    if path.suffix == ".parquet":
+        with pa.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(max(1, _READ // classes)):
+                yield _matrix(batch)
+        return
+    names = pa.csv.open_csv(path).schema.names
+    kinds = {name: pa.float32() for name in names[1:]} | {names[0]: pa.string()}
+    with pa.csv.open_csv(path, convert_options=pa.csv.ConvertOptions(column_types=kinds)) as file:
+        yield from map(_matrix, file)
+
+
+def _matrix(batch: pa.RecordBatch) -> Block:
+    return np.stack([np.asarray(column, dtype=np.float32) for column in batch.columns[1:]], axis=1)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """For each class [C] what known validation labels above the thresholds say of unknown ones like them.
+
+    A present label among them stands for (1 − e⁺)/e⁺ unknown ones, an absent one for (1 − e⁻)/e⁻.
+    """
+
+    count: npt.NDArray[np.int64]
+    right: Floats
+    wrong: Floats
+    tells: Flags  # not where no label is known to be absent
+
+    @property
+    def precision(self) -> Floats:
+        return np.where(self.tells, self.right / np.maximum(self.right + self.wrong, 1e-300), np.nan)
+
+
+def _known_above(ready: Prepared, found: Thresholds) -> _Known:
+    labels, above = ready.checked.labels, found.above(ready.checked.unknown)
+    present, absent = ((above & (labels == sign)).sum(axis=0) for sign in (1, -1))
+    known = ready.chances.present, ready.chances.absent
+    right, wrong = (
+        count * (1 - each) / np.maximum(each, 1e-12)
+        for count, each in zip((present, absent), known, strict=True)
+    )
+    return _Known(present + absent, right, wrong, (labels < 0).any(axis=0) & (right + wrong > 0))
+
+
+def _note_of(known: _Known) -> str:
+    """Say whether the precision that was asked for is reached where it can be checked."""
+    if not known.tells.any():
+        return "too little is known of the validation images to check the precision"
+    right, wrong = (part[known.tells].sum() for part in (known.right, known.wrong))
+    return (
+        f"judged by {known.count[known.tells].sum():,} known validation labels above the thresholds, "
+        f"{right / (right + wrong):.0%} of the labels there are present"
+    )
+
+
+def _write_thresholds(path: Path, ready: Prepared, found: Thresholds, known: _Known) -> None:
+    """Write for each class the threshold, what is expected above it, and what validation labels say."""
+    share = known.precision
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
+        lines = csv.writer(sink)
+        lines.writerow(
+            ["class", "threshold", "expected_precision", "added", "share_found", "checked", "precision_there"]
+        )
+        for number, name in enumerate(ready.trained.classes):
+            has_any = found.lowest[number] < _BINS
+            is_checked = has_any and known.tells[number]
+            lines.writerow(
+                [
+                    name,
+                    f"{found.lowest[number] / _BINS:g}" if has_any else "",
+                    f"{found.expected[number]:.4f}" if has_any else "",
+                    found.added[number],
+                    f"{found.found[number]:.4f}",
+                    known.count[number] if is_checked else "assumed",
+                    f"{share[number]:.4f}" if is_checked else "",
+                ]
+            )

@@ -1,0 +1,232 @@
+"""What to ask a person next: which unknown labels would tell the most.
+
+An answer about a label moves its class by y − p, of which q(1 − q) cannot be foreseen: q is the chance that
+the unknown label is present. What a class already knows is the same sum over its images: p(1 − p) of every
+label less q(1 − q) of every unknown one. The score of a question is by how much the logarithm of that sum
+grows, so that a class of which little is known comes first, and each further question about it counts less.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.annotation.calibration import Block, Floats, Signs
+from tertium.annotation.record import Annotation
+from tertium.data.inputs import Features, Images
+from tertium.errors import InputError
+from tertium.files import replacing
+from tertium.labelling.completion import Prepared
+from tertium.labels import Labels
+from tertium.progress import Progress
+
+Whole = npt.NDArray[np.int64]
+_LITTLE = 1.0  # that a class of which nothing is known counts as known: what four close calls tell
+_WIDEST = 100.0  # factor between the ends of a frequency's interval, beyond which it counts no more
+_AGAIN = 0.5  # cost of another question about the same image: it is already looked at
+_FEWEST, _EVEN = 50, 10  # questions that a class may get: so many, or so many times its even share
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What to ask, the most telling first; all [Q]."""
+
+    images: list[str]
+    labels: list[str]
+    probability: Floats  # that the label is present
+    score: Floats
+    why: list[str]
+
+    def write(self, path: str | Path) -> None:
+        """Write a CSV file image,label,probability,score,why."""
+        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
+            lines = csv.writer(sink)
+            lines.writerow(["image", "label", "probability", "score", "why"])
+            for image, label, chance, score, why in zip(
+                self.images, self.labels, self.probability, self.score, self.why, strict=True
+            ):
+                lines.writerow([image, label, f"{chance:.4f}", f"{score:.6g}", why])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Unknown labels that may be asked about; each [K]."""
+
+    rows: Whole
+    columns: Whole
+    chances: Floats
+
+    @property
+    def worth(self) -> Floats:
+        """What cannot be foreseen of an answer: q(1 − q)."""
+        return self.chances * (1 - self.chances)
+
+    def take(self, places: Whole) -> Candidates:
+        """Return these only."""
+        return Candidates(self.rows[places], self.columns[places], self.chances[places])
+
+
+class Pool:
+    """Keeps the closest calls of each class while images go by, and sums up what is known of the class."""
+
+    def __init__(self, classes: int, size: int) -> None:
+        self._size = size
+        self._worth: Floats = np.empty((0, classes))
+        self._rows: Whole = np.empty((0, classes), dtype=np.int64)
+        self._chances: Floats = np.empty((0, classes))
+        self._known = np.zeros(classes)
+        self._start = 0
+
+    def add(self, probabilities: Floats, labels: Signs, chances: Block) -> None:
+        """Take the next images: calibrated probabilities, labels, chances if unknown; each [B, C]."""
+        q = chances.astype(np.float64)
+        missing = np.where(labels == 0, q * (1 - q), 0.0)
+        self._known += (probabilities * (1 - probabilities) - missing).sum(axis=0)
+        rows = np.broadcast_to(np.arange(self._start, self._start + len(q))[:, None], q.shape)
+        self._start += len(q)
+        self._worth = np.concatenate([self._worth, np.where(labels == 0, missing, -1.0)])
+        self._rows = np.concatenate([self._rows, rows])
+        self._chances = np.concatenate([self._chances, q])
+        if len(self._worth) > self._size:
+            best = np.argpartition(-self._worth, self._size - 1, axis=0)[: self._size]
+            self._worth = np.take_along_axis(self._worth, best, 0)
+            self._rows = np.take_along_axis(self._rows, best, 0)
+            self._chances = np.take_along_axis(self._chances, best, 0)
+
+    def told(self) -> Floats:
+        """Return what is known of each class [C]; a sum of differences, it may fall short of nothing."""
+        return np.maximum(self._known, 0)
+
+    def candidates(self) -> Candidates:
+        """Return the unknown labels that were kept, by class and image."""
+        place, column = np.nonzero(self._worth >= 0)
+        rows = self._rows[place, column]
+        order = np.lexsort((rows, column))  # not as partitioning left them: that depends on the batches
+        return Candidates(rows, column, self._chances[place, column]).take(order)
+
+
+def gains(columns: Whole, worth: Floats, known: Floats) -> Floats:
+    """Return by how much each question [K] adds to the logarithm of what is known of its class.
+
+    In a class the most telling question comes first; each further one adds to more.
+
+    >>> gains(np.array([0, 0, 1]), np.array([0.25, 0.25, 0.25]), np.array([1.0, 4.0])).round(3)
+    array([0.223, 0.182, 0.061])
+    """
+    order = np.lexsort((-worth, columns))
+    told = np.cumsum(worth[order])
+    first = np.searchsorted(columns[order], columns[order])  # where the class begins
+    before = told - worth[order] - (told - worth[order])[first]
+    found = np.empty(len(worth))
+    found[order] = np.log1p(worth[order] / (known[columns[order]] + before))
+    return found
+
+
+def choose(
+    candidates: Candidates, known: Floats, weight: Floats, budget: int, per_image: int = 1
+) -> tuple[Whole, Floats]:
+    """Return which candidates to ask about, the most telling first, and their scores.
+
+    At most ``per_image`` questions concern one image; with several, those about one image stand together,
+    and every one but the first costs half.
+    """
+    scores = gains(candidates.columns, candidates.worth, known) * weight[candidates.columns]
+    kept = np.flatnonzero(_rank(candidates.rows, scores) < per_image)
+    # The others no longer stand in the way of those that come later in their class.
+    left = candidates.take(kept)
+    scores = gains(left.columns, left.worth, known) * weight[left.columns]
+    if per_image == 1:
+        best = np.argsort(-scores, kind="stable")[:budget]
+    else:
+        best = _together(left.rows, scores, per_image)[:budget]
+    return kept[best], scores[best]
+
+
+def _rank(groups: Whole, scores: Floats) -> Whole:
+    """Return the place of each score among those of its group, the highest being 0."""
+    order = np.lexsort((-scores, groups))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
+    return rank
+
+
+def _together(rows: Whole, scores: Floats, per_image: int) -> Whole:
+    """Order questions by image: for each as many as give the most for their cost, the best image first."""
+    images, image = np.unique(rows, return_inverse=True)
+    rank = _rank(rows, scores)
+    table = np.zeros((len(images), per_image))
+    table[image, rank] = scores
+    cost = 1 + _AGAIN * np.arange(per_image)
+    ratio = np.cumsum(table, axis=1) / cost
+    count, value = ratio.argmax(axis=1), ratio.max(axis=1)  # the last place that is asked, what it gives
+    asked = np.flatnonzero(rank <= count[image])
+    return asked[np.lexsort((rank[asked], image[asked], -value[image[asked]]))]
+
+
+def class_weights(annotation: Annotation | None, classes: int) -> Floats:
+    """Return how much questions of each class count: twice where its frequency may be ten times another.
+
+    That is 1 + log₁₀ of the factor between the ends of the interval, up to a hundred.
+    """
+    if annotation is None:
+        return np.ones(classes)
+    factor = annotation.high / np.maximum(annotation.low, annotation.high / _WIDEST + 1e-12)
+    return np.asarray(1 + np.log10(np.clip(factor, 1, _WIDEST)))
+
+
+def suggest(
+    run: str | Path,
+    labels: Labels,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    budget: int,
+    per_image: int = 1,
+    progress: Progress | None = None,
+) -> tuple[Questions, tuple[str, ...]]:
+    """Return the questions worth asking next about unknown labels, and what a person should know."""
+    for name, value in (("budget", budget), ("number of questions per image", per_image)):
+        if value < 1:
+            raise InputError(f"the {name} must be at least 1, not {value}")
+    ready = Prepared.of_run(run, labels, images, features=features, progress=progress)
+    classes = len(ready.trained.classes)
+    pool = Pool(classes, min(budget, max(_FEWEST, -(-_EVEN * budget // classes))))
+    for block in ready.blocks(progress):
+        pool.add(*block)
+    candidates, known = pool.candidates(), pool.told() + _LITTLE
+    best, scores = choose(candidates, known, class_weights(ready.annotation, classes), budget, per_image)
+    chosen = candidates.take(best)
+    questions = Questions(
+        ready.labels.images.take(chosen.rows).to_pylist(),
+        [ready.trained.classes[column] for column in chosen.columns],
+        chosen.chances,
+        scores,
+        _reasons(chosen, known, ready),
+    )
+    return questions, ready.notes
+
+
+def _reasons(chosen: Candidates, known: Floats, ready: Prepared) -> list[str]:
+    """Say for each question what speaks for it."""
+    present, absent = ready.labels.class_counts
+    little = known <= np.median(known)
+    found, seen = [], set()
+    for row, column, chance in zip(chosen.rows, chosen.columns, chosen.chances, strict=True):
+        parts = ["a close call" if 0.25 <= chance <= 0.75 else "among the closest calls of its class"]
+        if little[column]:
+            parts.append(
+                f"little is known of the class ({present[column]:,} present, {absent[column]:,} absent)"
+            )
+        if ready.annotation is not None:
+            low, high = ready.annotation.low[column], ready.annotation.high[column]
+            if high > 3 * low:
+                parts.append(f"its frequency is unsure ({low:.1%} to {high:.1%})")
+        if row in seen:
+            parts.append("asked with others of this image")
+        seen.add(row)
+        found.append("; ".join(parts))
+    return found

@@ -1,0 +1,192 @@
+"""Several label files over overlapping images and classes, made one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tertium.errors import InputError, did_you_mean, some
+from tertium.labels.labels import ContradictionError, Labels, Rule
+
+_COLUMNS = ("file", "from", "to")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The labels of one file."""
+
+    name: str
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What several files say together."""
+
+    labels: Labels
+    duplicates: int  # labels that several files give
+    contradicted: int  # labels that files give differently
+
+
+def merge(parts: Sequence[Part], *, contradictions: Rule = "error") -> Merged:
+    """Return one set of labels over all images and classes, each matched by name.
+
+    A class that a file does not have stays unknown in its images, unless another file knows better. Splits
+    are kept; an image that two files put in different splits is an error.
+
+    >>> cats = Labels.from_dense([[1], [-1]], classes=["cat"], images=["a", "b"])
+    >>> dogs = Labels.from_dense([[1]], classes=["dog"], images=["b"])
+    >>> merge([Part("cats", cats), Part("dogs", dogs)]).labels.dense()
+    array([[ 1,  0],
+           [-1,  1]], dtype=int8)
+    """
+    if not parts:
+        raise InputError("there are no label files to merge")
+    classes = list(dict.fromkeys(name for part in parts for name in part.labels.classes))
+    place = {name: number for number, name in enumerate(classes)}
+    coded = pa.chunked_array([part.labels.images for part in parts], pa.string()).dictionary_encode()
+    images = coded.chunk(0).dictionary
+    number = [np.asarray(chunk.indices) for chunk in coded.chunks]  # [images of a part] → row
+    triples = []
+    for part, own in zip(parts, number, strict=True):
+        rows, columns, values = part.labels.coo()
+        moved = np.array([place[name] for name in part.labels.classes], dtype=np.int32)
+        triples.append((own[rows], moved[columns], values))
+    try:
+        labels, duplicates, clashes = Labels.merged(
+            *(np.concatenate(each) for each in zip(*triples, strict=True)),
+            classes=classes,
+            images=images,
+            splits=_splits(parts, number, images),
+            contradictions=contradictions,
+        )
+    except ContradictionError as error:
+        raise InputError(f"{error} {_who(parts, error)}; say which holds with --contradictions") from None
+    return Merged(labels, duplicates, clashes)
+
+
+def _who(parts: Sequence[Part], error: ContradictionError) -> str:
+    """Name the files behind a contradiction."""
+    said: dict[int, str] = {}
+    for part in parts:
+        if error.label in part.labels.classes:
+            row = pc.index(part.labels.images, error.image).as_py()
+            if row >= 0:
+                value = int(part.labels.dense([row])[0, part.labels.column(error.label)])
+                said.setdefault(value, part.name)
+    return f"(with it in {said[1]}, without it in {said[-1]})"
+
+
+def _splits(
+    parts: Sequence[Part], number: Sequence[npt.NDArray[np.int32]], images: pa.StringArray
+) -> pa.DictionaryArray | None:
+    names = sorted({name for part in parts for name in part.labels.split_names()})
+    if not names:
+        return None
+    code = np.full(len(images), -1, dtype=np.int32)
+    for part, rows in zip(parts, number, strict=True):
+        for name in part.labels.split_names():
+            own, here = rows[part.labels.rows_in(name)], names.index(name)
+            clash = own[(code[own] >= 0) & (code[own] != here)]
+            if clash.size:
+                other, image = names[code[clash[0]]], images[int(clash[0])].as_py()
+                raise InputError(f'{part.name}: image "{image}" is in split {name}, elsewhere in {other}')
+            code[own] = here
+    return pa.DictionaryArray.from_arrays(pa.array(code, mask=code < 0), pa.array(names, pa.string()))
+
+
+# ---- renaming ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """New names of classes: for one file, or for all of them."""
+
+    source: str
+    pairs: Mapping[tuple[str, str], str]  # (file or "", from) → to
+
+    def apply(self, parts: Sequence[Part]) -> list[Part]:
+        """Return the parts with the new names; a name that no class has is an error.
+
+        Classes of a file that get the same name become one: present where one of them is, absent where all
+        are.
+        """
+        files = [name for part in parts for name in (part.name, Path(part.name).name)]
+        for file, old in self.pairs:
+            if file and file not in files:
+                raise InputError(f'{self.source}: there is no file "{file}"; {did_you_mean(file, files)}')
+            mine = [part for part in parts if not file or file in (part.name, Path(part.name).name)]
+            known = [name for part in mine for name in part.labels.classes]
+            if old not in known:
+                where = f" in {file}" if file else ""
+                raise InputError(
+                    f'{self.source}: there is no class "{old}"{where}; {did_you_mean(old, known)}'
+                )
+        return [Part(part.name, self._renamed(part)) for part in parts]
+
+    def _renamed(self, part: Part) -> Labels:
+        names = [self._new(part.name, name) for name in part.labels.classes]
+        if names == list(part.labels.classes):
+            return part.labels
+        kept = list(dict.fromkeys(names))
+        place = {name: number for number, name in enumerate(kept)}
+        moved = np.array([place[name] for name in names], dtype=np.int64)
+        rows, columns, values = part.labels.coo()
+        columns = moved[columns]
+        # Classes that become one: any of them present makes it present, only all of them absent absent.
+        cells = (rows * len(kept) + columns) * 2 + (values > 0)
+        _, which, times = np.unique(cells, return_inverse=True, return_counts=True)
+        whole = (values > 0) | (times[which] == np.bincount(moved)[columns])
+        return Labels.merged(
+            rows[whole],
+            columns[whole],
+            values[whole],
+            classes=kept,
+            images=part.labels.images,
+            splits=part.labels.splits,
+            contradictions="present",
+        )[0]
+
+    def _new(self, file: str, name: str) -> str:
+        for known in (file, Path(file).name, ""):
+            if (known, name) in self.pairs:
+                return self.pairs[known, name]
+        return name
+
+
+def read_renaming(path: str | Path) -> Renaming:
+    """Read a CSV file with the columns ``from,to`` and maybe ``file``, which limits a line to one file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (UnicodeDecodeError, IsADirectoryError):
+        raise InputError(f"{path}: not a text file in UTF-8") from None
+    lines = csv.reader(text.splitlines())
+    header = [name.strip() for name in next(lines, [])]
+    for name in header:
+        if name not in _COLUMNS:
+            raise InputError(f'{path}: line 1: unknown column "{name}"; {did_you_mean(name, _COLUMNS)}')
+    if not {"from", "to"} <= set(header) or len(set(header)) < len(header):
+        raise InputError(f"{path}: line 1: the columns must be from,to or file,from,to, not {some(header)}")
+    pairs: dict[tuple[str, str], str] = {}
+    for cells in lines:
+        where = f"{path}: line {lines.line_num}"
+        if not any(cells):
+            continue
+        if len(cells) != len(header):
+            raise InputError(f"{where}: needs {len(header)} columns, not {','.join(cells)!r}")
+        line = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+        if not line["from"] or not line["to"]:
+            raise InputError(f"{where}: needs an old and a new name, not {','.join(cells)!r}")
+        key = line.get("file", ""), line["from"]
+        if pairs.setdefault(key, line["to"]) != line["to"]:
+            raise InputError(f'{where}: "{key[1]}" has two new names, "{pairs[key]}" and "{line["to"]}"')
+    return Renaming(str(path), pairs)

@@ -1,0 +1,1 @@
+"""What the losses of several methods share."""

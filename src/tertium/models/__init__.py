@@ -1,0 +1,1 @@
+"""Networks: the classifier, frozen features, nearest images."""

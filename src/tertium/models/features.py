@@ -1,0 +1,360 @@
+"""Frozen-backbone features of images, each computed once: they are kept by the checksum of the image."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property
+from importlib.util import find_spec
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tertium.data.feature_files import write_feature_names
+from tertium.data.pictures import FolderPictures, Pictures, ahead, resized
+from tertium.errors import InputError
+from tertium.files import replacing, write_json
+from tertium.models.classifier import Backbone
+from tertium.models.onnx_files import convert
+from tertium.models.onnx_session import session
+from tertium.progress import Progress
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+Rows = npt.NDArray[np.float16]  # [N, D]
+Keys = npt.NDArray[np.bytes_]  # [N] checksums of images
+Pixels = npt.NDArray[np.uint8]  # [3, H, W]
+_KEY = np.dtype("S32")  # a SHA-256
+_PIXELS = 1  # to be raised when decoding or resizing gives other pixels for the same file
+_BATCH = 64  # images that torch gets at once
+_FLUSH = 1.0  # seconds of work that a killed process may lose
+_COPIED = 4096  # rows that are copied at once
+
+
+def extract(
+    backbone: Backbone,
+    pictures: Pictures,
+    size: int,
+    *,
+    device: torch.device,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Rows:
+    """Return the pooled features [N, D] of images squashed to size × size."""
+    return Extractor(backbone, size, device=device, workers=workers, progress=progress)(pictures)
+
+
+class Extractor:
+    """Turns images into features: by ONNX Runtime on the CPU, by torch elsewhere or where that cannot be.
+
+    On the CPU each thread takes one image at a time, which is as fast as batches are and makes the features
+    of an image the same to the last bit whatever else is computed.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        size: int,
+        *,
+        device: torch.device,
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._backbone, self._size, self._device = backbone.to(device).eval(), size, device
+        self._threads = (os.cpu_count() or 1) if workers is None else workers + 1
+        self._progress = progress or Progress()
+        self._told = False
+
+    def __call__(self, pictures: Pictures) -> Rows:
+        """Return the features [N, D]; a damaged image is an `InputError` that names it."""
+        with self._filled(pictures) as (store, keys):
+            return store.take(keys)
+
+    def save(self, pictures: FolderPictures, out: str | Path) -> list[str]:
+        """Write the features as a ``.npy`` file, with a file beside it that names the rows.
+
+        Damaged images have no row: the sentences that name them are returned, and written beside it too.
+        """
+        out = Path(out)
+        if out.suffix != ".npy":
+            raise InputError(f"{out}: features go to a file that ends with .npy")
+        if not out.parent.is_dir():
+            raise InputError(f"{out}: the folder {out.parent} does not exist")
+        broken: dict[int, str] = {}
+        with self._filled(pictures, broken, out.with_name(f"{out.name}.partial")) as (store, keys):
+            rows = np.setdiff1d(np.arange(len(keys)), list(broken))
+            if not rows.size:
+                raise InputError(f"{pictures.folder}: none of the images can be read ({broken[0]})")
+            with replacing(out) as temporary:
+                array = np.lib.format.open_memmap(
+                    temporary, mode="w+", dtype=np.float16, shape=(len(rows), self._backbone.width)
+                )
+                for start in range(0, len(rows), _COPIED):
+                    array[start : start + _COPIED] = store.take(keys[rows[start : start + _COPIED]])
+                array.flush()
+                # First the names: of another array they are refused, but an array without names would be
+                # taken in the order of the labels.
+                write_feature_names(out, array, [pictures.names[row] for row in rows], self.about)
+        _list_broken(out.with_name(f"{out.name}.broken.txt"), list(broken.values()))
+        return list(broken.values())
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What the features of an image depend on, besides the image."""
+        found = hashlib.sha256()
+        # Also what is not saved with the weights: how pixels are scaled.
+        for name, value in chain(self._backbone.named_parameters(), self._backbone.named_buffers()):
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return {
+            "backbone": self._backbone.name,
+            "weights": found.hexdigest(),
+            "image_size": self._size,
+            "pixels": _PIXELS,
+            "device": self._device.type,
+        }
+
+    @contextmanager
+    def _filled(
+        self, pictures: Pictures, broken: dict[int, str] | None = None, spare: Path | None = None
+    ) -> Iterator[tuple[Store, Keys]]:
+        """Give a store that has the features of all images, and the key of each.
+
+        Damaged images go to ``broken``, where it is given. Without a cache, the store is ``spare`` until it
+        has served its purpose, or a temporary folder.
+        """
+        with _folder(self.about, spare, self._progress) as folder:
+            with closing(Store(folder, self._backbone.width)) as store:
+                keys = self._fill(pictures, store, broken)
+            store.load()
+            self._tell(folder)
+            yield store, keys
+
+    def _tell(self, folder: Path) -> None:
+        """Say once how large the cache is, if that is where features are kept."""
+        base = cache_folder()
+        if base is not None and folder.is_relative_to(base) and not self._told:
+            size = sum(map(_size, base.rglob("*")))
+            self._progress.note(f"features are kept in {base} ({size / 2**20:,.1f} MB)")
+        self._told = True
+
+    def _fill(self, pictures: Pictures, store: Store, broken: dict[int, str] | None) -> Keys:
+        """Compute what the store has not; return the keys of the images."""
+        keys = np.zeros(len(pictures), dtype=_KEY)
+
+        def look(row: int) -> tuple[bytes, Pixels | None] | InputError:
+            try:
+                key = pictures.checksum(row)
+                return key, None if key in store else _planes(pictures, row, self._size)
+            except InputError as error:
+                return error
+
+        def missing() -> Iterator[tuple[bytes, Pixels]]:
+            for row, found in ahead(look, range(len(pictures)), self._threads):
+                if isinstance(found, InputError):
+                    if broken is None:
+                        raise found
+                    broken[row] = str(found)
+                else:
+                    keys[row], pixels = found
+                    if pixels is not None:
+                        yield found[0], pixels
+                        continue
+                self._progress.advance()
+
+        self._progress.start("extracting features", len(pictures), "images")
+        images = missing()
+        first = next(images, None)
+        if first is not None:  # converting the network takes a second: only where there is work for it
+            for key, row in self._computed(chain([first], images)):
+                store.add(key, row)
+                self._progress.advance()
+        return keys
+
+    def _computed(self, images: Iterator[tuple[bytes, Pixels]]) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
+        running = self._runtime
+        if running is not None:
+
+            def run(image: tuple[bytes, Pixels]) -> npt.NDArray[Any]:
+                found: npt.NDArray[Any] = running.run(None, {"images": image[1][None]})[0][0]
+                return found
+
+            for (key, _), row in ahead(run, images, self._threads):
+                yield key, row
+            return
+        while batch := list(islice(images, _BATCH)):
+            pixels = torch.from_numpy(np.stack([image for _, image in batch])).to(self._device)
+            with torch.inference_mode():
+                rows = self._backbone(pixels).float().cpu().numpy()
+            yield from zip((key for key, _ in batch), rows, strict=True)
+
+    @cached_property
+    def _runtime(self) -> InferenceSession | None:
+        """ONNX Runtime with the network in it, or none if torch is to be used."""
+        if self._device.type != "cpu":
+            return None
+        if find_spec("onnx") is None or find_spec("onnxruntime") is None:
+            self._progress.note(
+                "features come from torch; ONNX Runtime is faster: pip install 'tertium[onnx]'"
+            )
+            return None
+        example = torch.zeros((2, 3, self._size, self._size), dtype=torch.uint8)
+        with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
+            path = Path(folder) / "backbone.onnx"
+            try:
+                convert(self._backbone, example, path, inputs="images", outputs="features", metadata={})
+                return session(path, 1)  # one thread for each image: no image waits for another
+            except InputError as error:
+                self._progress.note(f"features come from torch, not from ONNX Runtime: {error}")
+                return None
+
+
+def _planes(pictures: Pictures, row: int, size: int) -> Pixels:
+    pixels = np.asarray(resized(pictures.open(row), size))
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:  # a temporary file of another process, gone meanwhile
+        return 0
+
+
+def _list_broken(path: Path, broken: list[str]) -> None:
+    if not broken:
+        path.unlink(missing_ok=True)  # of an earlier time
+        return
+    with replacing(path) as temporary:
+        temporary.write_text("".join(f"{sentence}\n" for sentence in broken), encoding="utf-8")
+
+
+# ---- where they are kept ---------------------------------------------------------------------------------
+
+
+class Store:
+    """Rows of features by the checksum of the image, in a folder that several processes may add to.
+
+    Each process appends to two files of its own: rows and, once these are on disk, their keys. So what is
+    half written is never read, nothing waits for a lock, and what is written never changes.
+    """
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self._folder, self._width = folder, width
+        self._own: Path | None = None  # file of the keys that this process adds
+        self._waiting: list[tuple[bytes, npt.NDArray[Any]]] = []
+        self._flushed = time.monotonic()
+        self.load()
+
+    def load(self) -> None:
+        """Look what there is by now."""
+        keys, self._parts = [np.empty(0, dtype=_KEY)], []
+        for path in sorted(self._folder.glob("*.keys")):
+            rows = path.with_suffix(".rows")
+            whole = rows.stat().st_size // (2 * self._width) if rows.is_file() else 0
+            found = np.fromfile(path, dtype=_KEY)[:whole]
+            if len(found):
+                keys.append(found)
+                self._parts.append(np.memmap(rows, np.float16, "r", shape=(len(found), self._width)))
+        everything = np.concatenate(keys)
+        self._order = np.argsort(everything, kind="stable")
+        self._keys = everything[self._order]
+
+    def __contains__(self, key: bytes) -> bool:
+        place = np.searchsorted(self._keys, np.array(key, dtype=_KEY))
+        return bool(place < len(self._keys) and self._keys[place] == np.array(key, dtype=_KEY))
+
+    def take(self, keys: Keys) -> Rows:
+        """Return the rows [N, D] of keys that are all there."""
+        places = self._order[np.searchsorted(self._keys, keys)]
+        found = np.empty((len(keys), self._width), dtype=np.float16)
+        start = 0
+        for part in self._parts:
+            here = np.flatnonzero((places >= start) & (places < start + len(part)))
+            found[here] = part[places[here] - start]
+            start += len(part)
+        return found
+
+    def add(self, key: bytes, row: npt.NDArray[Any]) -> None:
+        """Keep a row."""
+        self._waiting.append((key, row))
+        if time.monotonic() - self._flushed > _FLUSH:
+            self._flush()
+
+    def close(self) -> None:
+        """Keep all rows that were added."""
+        self._flush()
+
+    def _flush(self) -> None:
+        # What fails here is not tried again: rows after a torn one would not fit their keys.
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        rows = np.stack([row for _, row in waiting]).astype(np.float16)
+        try:
+            if self._own is None:
+                handle, name = tempfile.mkstemp(dir=self._folder, suffix=".keys")
+                os.close(handle)
+                self._own = Path(name)
+            _append(self._own.with_suffix(".rows"), rows.tobytes())
+            _append(self._own, b"".join(key for key, _ in waiting))
+        except OSError as error:
+            raise InputError(
+                f"{self._folder}: features cannot be kept ({error.strerror}); "
+                "set TERTIUM_CACHE to another folder, or to off"
+            ) from None
+        self._flushed = time.monotonic()
+
+
+def _append(path: Path, content: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def cache_folder() -> Path | None:
+    """Return where features are kept: ``TERTIUM_CACHE``, by default below ``~/.cache``; none if it is off."""
+    given = os.environ.get("TERTIUM_CACHE", "")
+    if given == "off":
+        return None
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "tertium" / "features"
+
+
+@contextmanager
+def _folder(about: dict[str, Any], spare: Path | None, progress: Progress) -> Iterator[Path]:
+    """Give the folder for features that depend on this: in the cache, or a passing one."""
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    name = f"{about['backbone']}-{about['image_size']}-{key[:32]}"
+    base = cache_folder()
+    if base is not None:
+        folder = base / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "about.json", about)
+        except OSError as error:
+            progress.note(f"{folder}: features cannot be kept there ({error.strerror})")
+        else:
+            yield folder
+            return
+    if spare is None:
+        with tempfile.TemporaryDirectory(prefix="tertium-") as passing:
+            yield Path(passing)
+        return
+    (spare / name).mkdir(parents=True, exist_ok=True)
+    yield spare / name
+    shutil.rmtree(spare)

@@ -1,0 +1,1 @@
+"""A trained model in use: probabilities, figures, explanations, export."""

@@ -1,0 +1,311 @@
+"""Where in an image a model sees a class: class activation maps (Zhou 2016), and pictures of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+from torch.nn import functional
+
+from tertium.data.pictures import open_image, resized
+from tertium.errors import InputError, did_you_mean
+from tertium.files import replacing
+from tertium.models.classifier import Classifier
+from tertium.prediction.trained import Trained
+from tertium.progress import Progress
+
+_BATCH = 16
+# From cold to hot: colours that get lighter, so that they can be told apart without seeing hues.
+_HEAT = np.array([[70, 0, 110], [200, 30, 80], [245, 100, 25], [252, 190, 40], [255, 245, 130]])
+_PANEL, _GAP, _ACROSS = 240, 12, 6  # pixels of a panel and between panels; panels in a row
+_LINE = 18  # pixels of a line of a caption
+
+
+# ---- maps ------------------------------------------------------------------------------------------------
+
+
+def raw_maps(model: Classifier, images: Tensor, columns: Sequence[int]) -> Tensor:
+    """Return what each place adds to the logits of some classes [B, K, H, W], from images [B, 3, H', W'].
+
+    The mean over all places and the class's bias together are its logit. In a model with ``boost`` they are
+    the boosted places, so that the same holds.
+    """
+    check_places(model)
+    assert model.backbone is not None
+    try:
+        found = model.backbone.maps(images)
+    except InputError:
+        raise InputError(
+            f'"{model.backbone.name}" does not average a map of features, so there are no places to show'
+        ) from None
+    chosen = torch.as_tensor(columns, dtype=torch.int64, device=found.device)
+    # Standardising is linear: it goes into the weights, so that the many features are touched once.
+    weights = model.head.weight[chosen] * model.scale  # [K, D]
+    places = functional.conv2d(found, weights[:, :, None, None], -(weights @ model.center)).float()
+    if model.boost == 1:
+        return places
+    bias = model.head.bias[chosen][:, None, None]
+    scores = places + bias
+    return torch.where(scores > 0, model.boost * scores, scores) - bias
+
+
+def check_places(model: Classifier) -> None:
+    """Raise `InputError` if the model sees no images."""
+    if model.backbone is None:
+        raise InputError("the model was trained on ready features, which have no places to show")
+
+
+def activation_maps(trained: Trained, image: Image.Image, columns: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Return maps [K, H, W] from 0 to 1 of what in an image speaks for the classes of these columns.
+
+    1 is the place that speaks most for a class; a place that speaks against it is 0, and so is every place of
+    a class for which none speaks. Each map has its own scale: maps tell where, the probability how much.
+    """
+    with torch.inference_mode():
+        raw = raw_maps(trained.model, _pixels(trained, [image]), columns)
+    return normalised(raw[0].cpu().numpy())
+
+
+def normalised(maps: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Cut maps [..., H, W] off below 0, and divide each by its maximum.
+
+    >>> normalised(np.array([[[2, -4], [1, 0]], [[-1, -2], [-1, 0]]], dtype=np.float32)).tolist()
+    [[[1.0, 0.0], [0.5, 0.0]], [[0.0, 0.0], [0.0, 0.0]]]
+    """
+    above = np.maximum(maps, 0)
+    most = above.max(axis=(-2, -1), keepdims=True)
+    scaled: npt.NDArray[np.float32] = np.divide(above, most, out=np.zeros_like(above), where=most > 0)
+    return scaled
+
+
+def peaks(maps: Tensor) -> Tensor:
+    """Return x and y [..., 2] of the highest place of maps [..., H, W]: its middle, as shares of the sides.
+
+    >>> peaks(torch.tensor([[0.0, 1.0], [0.5, 0.0]])).tolist()
+    [0.75, 0.25]
+    """
+    high, wide = maps.shape[-2:]
+    best = maps.flatten(-2).argmax(dim=-1)
+    return torch.stack([(best % wide + 0.5) / wide, (best // wide + 0.5) / high], dim=-1)
+
+
+def _pixels(trained: Trained, images: Sequence[Image.Image]) -> Tensor:
+    """Return images as the model wants them: squashed to its size, uint8 [B, 3, H, W] on its device."""
+    check_places(trained.model)
+    squashed = np.stack([np.asarray(resized(image.convert("RGB"), trained.image_size)) for image in images])
+    return torch.from_numpy(squashed.transpose(0, 3, 1, 2)).to(trained.model.head.weight.device)
+
+
+# ---- some images -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How probable some classes are in an image, and which places speak for them."""
+
+    columns: npt.NDArray[np.int64]  # [K] of the classes
+    probabilities: npt.NDArray[np.float32]  # [K]
+    maps: npt.NDArray[np.float32]  # [K, H, W] from 0 to 1, as `activation_maps` gives them
+    peaks: npt.NDArray[np.float32]  # [K, 2] x and y of the highest place, as shares of the image's sides
+
+
+def explain(
+    trained: Trained, images: Sequence[Image.Image], *, classes: Sequence[str] | None = None, top: int = 5
+) -> list[Explanation]:
+    """Explain these classes, or the ``top`` most probable ones of each image, for a batch of images."""
+    chosen = None if classes is None else _columns(trained, classes)
+    with torch.inference_mode():
+        raw = raw_maps(trained.model, _pixels(trained, images), range(len(trained.classes)))
+        scores = (raw.mean(dim=(2, 3)) + trained.model.head.bias).sigmoid().cpu().numpy()
+        best, maps = peaks(raw).cpu().numpy(), raw.cpu().numpy()
+    found = []
+    for row, each in enumerate(scores):
+        columns = np.argsort(-each, kind="stable")[:top] if chosen is None else chosen
+        found.append(Explanation(columns, each[columns], normalised(maps[row, columns]), best[row, columns]))
+    return found
+
+
+def _columns(trained: Trained, classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    place = {name: number for number, name in enumerate(trained.classes)}
+    strangers = [name for name in classes if name not in place]
+    if strangers:
+        raise InputError(
+            f'the model knows no class "{strangers[0]}"; {did_you_mean(strangers[0], trained.classes)}'
+        )
+    return np.array([place[name] for name in classes], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of ``explained.csv``."""
+
+    image: str
+    label: str
+    probability: float
+    x: float  # of the highest place, in pixels of the image
+    y: float
+
+
+def explain_files(
+    trained: Trained,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    classes: Sequence[str] | None = None,
+    top: int = 5,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Write a picture for each image file, and ``explained.csv`` with the numbers, to a folder."""
+    progress = progress or Progress()
+    check_places(trained.model)
+    if classes is not None:
+        _columns(trained, classes)
+    for path in paths:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; name image files, such as {path}/*.jpg")
+    targets = _targets(paths, out)
+    rows: list[Row] = []
+    with filling(out) as folder:
+        progress.start("explaining", len(paths), "images")
+        for start in range(0, len(paths), _BATCH):
+            some = paths[start : start + _BATCH]
+            images = [open_image(path) for path in some]
+            explained = explain(trained, images, classes=classes, top=top)
+            for path, image, found in zip(some, images, explained, strict=True):
+                names = [trained.classes[column] for column in found.columns]
+                with replacing(folder / targets[path]) as temporary:
+                    picture(image, path.name, names, found).save(temporary)
+                places = (found.peaks * image.size).tolist()
+                numbers = zip(names, found.probabilities.tolist(), places, strict=True)
+                rows += [Row(str(path), name, value, x, y) for name, value, (x, y) in numbers]
+                progress.advance()
+        _write_rows(folder / "explained.csv", rows)
+    return rows
+
+
+@contextmanager
+def filling(out: Path) -> Iterator[Path]:
+    """Give a folder for results; they go to ``out`` if the block succeeds, and else nothing is left.
+
+    >>> place = Path(tempfile.mkdtemp()) / "new" / "results"
+    >>> with filling(place) as folder:
+    ...     _ = (folder / "answer.txt").write_text("42")
+    >>> (place / "answer.txt").read_text()
+    '42'
+    """
+    near = next(place for place in (out, *out.parents) if place.exists())  # on the disk of ``out``
+    try:
+        temporary = tempfile.TemporaryDirectory(dir=near, prefix=".tertium-")
+    except OSError as error:
+        raise InputError(f"{out}: no folder can be made here ({error.strerror})") from None
+    with temporary as name:
+        folder = Path(name)
+        yield folder
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            # Numbers last: where they are, all pictures are.
+            for made in sorted(folder.iterdir(), key=lambda path: path.suffix != ".png"):
+                made.replace(out / made.name)
+        except OSError as error:
+            raise InputError(f"{out}: cannot be written to ({error.strerror})") from None
+
+
+def _targets(paths: Sequence[Path], out: Path) -> dict[Path, str]:
+    """Return what the picture of each image is called: as itself, with a number if another is so too."""
+    taken: set[str] = set()
+    found: dict[Path, str] = {}
+    for path in dict.fromkeys(paths):
+        marks = chain([""], (f"-{number}" for number in count(2)))
+        name = next(name for mark in marks if (name := f"{path.stem}{mark}.png") not in taken)
+        taken.add(name)
+        found[path] = name
+    sources = {path.resolve() for path in paths}
+    for name in found.values():
+        if (out / name).resolve() in sources:
+            raise InputError(f"{out / name}: the picture would replace the image; choose another --out")
+    return found
+
+
+def _write_rows(path: Path, rows: Sequence[Row]) -> None:
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
+        lines = csv.writer(sink)
+        lines.writerow(["image", "label", "probability", "x", "y"])
+        lines.writerows(
+            [row.image, row.label, f"{row.probability:.6f}", f"{row.x:.1f}", f"{row.y:.1f}"] for row in rows
+        )
+
+
+# ---- pictures --------------------------------------------------------------------------------------------
+
+
+def overlaid(image: Image.Image, heat: npt.NDArray[np.float32]) -> Image.Image:
+    """Return an image under a map [H, W] from 0 to 1: grey where it is cold, coloured where it is hot."""
+    flat = Image.fromarray(np.asarray(heat, dtype=np.float32))
+    large = np.asarray(flat.resize(image.size, Image.Resampling.BICUBIC)).clip(0, 1)  # bicubic overshoots
+    grey = np.asarray(image.convert("L"), dtype=np.float32)[..., None]
+    steps = np.linspace(0, 1, len(_HEAT))
+    colour = np.stack([np.interp(large, steps, channel) for channel in _HEAT.T], axis=-1)
+    share = 0.75 * large[..., None]  # of the colour: what lies under the hottest place can still be seen
+    return Image.fromarray(((1 - share) * grey + share * colour).round().astype(np.uint8))
+
+
+def picture(image: Image.Image, title: str, names: Sequence[str], found: Explanation) -> Image.Image:
+    """Draw an image beside itself under the map of each class, with probabilities below."""
+    shrink = _PANEL / max(image.size)
+    size = max(round(image.width * shrink), 1), max(round(image.height * shrink), 1)
+    small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    panels = [(small, title, f"{image.width} × {image.height}")]
+    for name, value, heat, peak in zip(names, found.probabilities, found.maps, found.peaks, strict=True):
+        speaks = bool(heat.any())
+        panel = _ringed(overlaid(small, heat), peak) if speaks else overlaid(small, heat)
+        panels.append((panel, name, f"probability {value:.3f}" + ("" if speaks else ", nowhere")))
+    return _sheet(panels, size)
+
+
+def _ringed(panel: Image.Image, peak: npt.NDArray[np.float32]) -> Image.Image:
+    x, y = (peak * panel.size).tolist()
+    pen = ImageDraw.Draw(panel)
+    for radius, colour in ((6, "black"), (5, "white")):
+        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=colour)
+    return panel
+
+
+def _sheet(panels: Sequence[tuple[Image.Image, str, str]], size: tuple[int, int]) -> Image.Image:
+    """Lay panels out in rows, each with two lines below."""
+    wide, high = max(size[0], _PANEL) + _GAP, size[1] + 2 * _LINE + 2 * _GAP
+    across = min(len(panels), _ACROSS)
+    sheet = Image.new("RGB", (across * wide + _GAP, math.ceil(len(panels) / across) * high + _GAP), "white")
+    pen, fonts = ImageDraw.Draw(sheet), (_font("DejaVuSans-Bold.ttf"), _font("DejaVuSans.ttf"))
+    for number, (panel, *lines) in enumerate(panels):
+        x, y = _GAP + number % across * wide, _GAP + number // across * high
+        sheet.paste(panel, (x, y))
+        for place, (line, font) in enumerate(zip(lines, fonts, strict=True)):
+            pen.text((x, y + size[1] + 4 + place * _LINE), _fitting(line, font, wide - _GAP), "black", font)
+    return sheet
+
+
+def _font(name: str) -> Any:
+    from matplotlib import get_data_path  # its fonts have the letters of most alphabets; Pillow's has not
+
+    return ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / name, 13)
+
+
+def _fitting(text: str, font: Any, width: int) -> str:
+    """Return a text on one line, cut off with … where it is too long."""
+    line = " ".join(text.split())
+    if font.getlength(line) <= width:
+        return line
+    longest = next(end for end in range(len(line) - 1, -1, -1) if font.getlength(line[:end] + "…") <= width)
+    return line[:longest] + "…"

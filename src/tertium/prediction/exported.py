@@ -1,0 +1,113 @@
+"""An exported model in use. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
+from tertium.data.pictures import Pictures, ahead, resized
+from tertium.errors import InputError
+from tertium.models.onnx_session import session
+from tertium.progress import Progress
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+FORMAT = "1"  # of what an exported file says of itself
+_IMAGES, _AHEAD = 16, 48  # images that are run at once, that are decoded meanwhile
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model in an ONNX file that `tertium export` wrote, with what is needed to use it."""
+
+    running: InferenceSession
+    classes: tuple[str, ...]
+    thresholds: npt.NDArray[np.float64]  # [C] above which a class is called present
+    size: int  # of the images, in pixels; 0 where the model takes features
+    width: int  # of the features
+    id: str  # the first digits of the checksum of the weights
+    backbone: str
+    run: str
+
+    @classmethod
+    def load(cls, path: str | Path, threads: int | None = None) -> Exported:
+        """Open a file; one that Tertium has not written is an `InputError`."""
+        running = session(path, threads)
+        said = running.get_modelmeta().custom_metadata_map
+        version = said.get("tertium_format")
+        if version is None:
+            raise InputError(f"{path}: a model, but not one that `tertium export --to onnx` wrote")
+        if version != FORMAT:
+            raise InputError(f"{path}: of format {version}, which this version of Tertium cannot read")
+        try:
+            classes, thresholds = json.loads(said["classes"]), json.loads(said["thresholds"])
+            size, width = int(said["image_size"]), int(said["width"])
+            found = np.array(thresholds, dtype=np.float64)
+            wanted = ["batch", size, size, 3] if size else ["batch", width]
+            fits = running.get_inputs()[0].shape == wanted and found.shape == (len(classes),)
+            if not fits or running.get_outputs()[0].shape != ["batch", len(classes)]:
+                raise ValueError("what it says of itself does not fit it")
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: the model is damaged ({error})") from None
+        weights, backbone, run = said.get("weights", ""), said.get("backbone", ""), said.get("run", "")
+        return cls(running, tuple(classes), found, size, width, weights[:12], backbone, run)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the model is, in a few words."""
+        takes = {"images": f"{self.size} × {self.size}"} if self.size else {"features": self.width}
+        return {"id": self.id, "run": self.run, **takes, "classes": len(self.classes)}
+
+    def probabilities(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return probabilities [B, C] of uint8 images [B, size, size, 3] or float32 features [B, width]."""
+        name = "images" if self.size else "features"
+        found: list[npt.NDArray[np.float32]] = self.running.run(["probabilities"], {name: inputs})
+        return found[0]
+
+    def inputs(self, images: Images | None, features: Features | None, names: Sequence[str] | None) -> Inputs:
+        """Find inputs and check that they fit the model; without names, take all that there are."""
+        return open_fitting(images, features, names, width=self.width, pictures=self.size > 0)
+
+    def stream(
+        self, inputs: Inputs, progress: Progress | None = None, rows: range | None = None
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the probabilities of one batch after the other, of a range of rows if one is given."""
+        progress = progress or Progress()
+        rows = range(len(inputs)) if rows is None else rows
+        progress.start("predicting", len(rows), "images")
+        for part in inputs.windows(rows):
+            for batch in self._batches(part):
+                yield self.probabilities(batch)
+                progress.advance(len(batch))
+
+    def _batches(self, inputs: Inputs) -> Iterator[npt.NDArray[Any]]:
+        if inputs.pictures is not None:
+            return _image_batches(inputs.pictures, self.size)
+        assert inputs.features is not None
+        return _feature_batches(inputs.features)
+
+
+def _feature_batches(features: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float32]]:
+    for first in range(0, len(features), BATCH):
+        yield np.ascontiguousarray(features[first : first + BATCH], dtype=np.float32)
+
+
+def _image_batches(pictures: Pictures, size: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Decode in threads, a few batches ahead of the model and no more."""
+
+    def pixels(row: int) -> npt.NDArray[np.uint8]:
+        return np.asarray(resized(pictures.open(row), size))
+
+    # Pillow decodes outside the interpreter lock.
+    decoded = ahead(pixels, range(len(pictures)), os.cpu_count() or 1, _AHEAD)
+    while batch := [image for _, image in islice(decoded, _IMAGES)]:
+        yield np.stack(batch)

@@ -1,0 +1,227 @@
+"""Trained models as files for others: ONNX with all that a prediction needs, or weights for timm.
+
+A file is kept only if it gives the numbers of the model that it was made from.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tertium.data.feature_files import load_features
+from tertium.data.pictures import list_images, open_image, resized
+from tertium.errors import InputError
+from tertium.files import read_sealed, replacing
+from tertium.models.classifier import Backbone, Classifier
+from tertium.models.onnx_files import TOLERANCE, convert
+from tertium.prediction.exported import FORMAT, Exported
+from tertium.prediction.trained import Trained
+
+_RANDOM, _REAL = 8, 16  # inputs that the file and the model are compared on
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far a file's numbers are from the model's, and on how many inputs that was measured."""
+
+    worst: float
+    random: int
+    real: int
+
+
+class ImageClassifier(nn.Module):
+    """A classifier that takes images as Pillow and NumPy have them, uint8 [B, H, W, 3]."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits [B, C]."""
+        logits: Tensor = self.model(images.permute(0, 3, 1, 2))
+        return logits
+
+
+# ---- ONNX ------------------------------------------------------------------------------------------------
+
+
+def export_onnx(run: str | Path, path: str | Path) -> Check:
+    """Write the model of a run as one ONNX file: images or features in, probabilities and logits out."""
+    run, path = Path(run), Path(path)
+    _check_path(run, path, ".onnx")
+    trained = Trained.load(run)
+    model = trained.model
+    module = model if model.backbone is None else ImageClassifier(model)
+    kind = "features" if model.backbone is None else "images"
+    inputs = np.concatenate([_random(trained), real := _real(run, trained)])
+    with replacing(path) as temporary:
+        try:
+            convert(
+                module,
+                torch.from_numpy(inputs[:2]),
+                temporary,
+                inputs=kind,
+                outputs="logits",
+                metadata=_metadata(run, trained) | {"kind": kind},
+            )
+        except InputError as error:
+            raise InputError(str(error).replace(str(temporary), str(path))) from None
+        _add_probabilities(temporary, len(model.classes))
+        worst = _difference(module, Exported.load(temporary, 1), inputs)
+        if not worst <= TOLERANCE:
+            raise InputError(f"{path}: not kept, its probabilities differ from the model's by {worst:.1e}")
+    return Check(worst, _RANDOM, len(real))
+
+
+def _add_probabilities(path: Path, classes: int) -> None:
+    """Let the graph give probabilities too, as its first output."""
+    import onnx
+
+    model = onnx.load(path)
+    model.graph.node.append(onnx.helper.make_node("Sigmoid", ["logits"], ["probabilities"]))
+    kind, shape = onnx.TensorProto.FLOAT, ("batch", classes)
+    found = onnx.helper.make_tensor_value_info("probabilities", kind, shape)
+    model.graph.output.insert(0, found)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def _difference(module: nn.Module, exported: Exported, inputs: Any) -> float:
+    with torch.inference_mode():
+        wanted = module(torch.from_numpy(inputs)).sigmoid().numpy()
+    return float(np.abs(exported.probabilities(inputs) - wanted).max())
+
+
+# ---- weights for timm ------------------------------------------------------------------------------------
+
+
+def export_timm(run: str | Path, path: str | Path) -> Check:
+    """Write the model of a run as weights that ``timm.create_model(name, num_classes=C)`` loads strictly.
+
+    The mean and the spread of the features become part of the classifier's weights.
+    """
+    run, path = Path(run), Path(path)
+    _check_path(run, path, ".safetensors")
+    trained = Trained.load(run)
+    backbone = trained.model.backbone
+    if backbone is None:
+        raise InputError(
+            f"{run}: was trained on ready features, so timm has no model for it; export --to onnx"
+        )
+    if trained.model.boost != 1:
+        raise InputError(
+            f"{run}: was trained with boost={trained.model.boost:g}, which timm's models do not compute; "
+            "export --to onnx"
+        )
+    scaling = {
+        "mean": (backbone.mean / 255).flatten().tolist(),
+        "std": (backbone.std / 255).flatten().tolist(),
+    }
+    about = _metadata(run, trained) | {"format": "pt", **_as_json(scaling)}
+    inputs = np.concatenate([_random(trained), real := _real(run, trained)])
+    with replacing(path) as temporary:
+        save_file(_timm_state(trained.model, backbone), temporary, about)
+        worst = _timm_difference(trained.model, backbone, temporary, inputs)
+        if not worst <= TOLERANCE:
+            raise InputError(f"{path}: not kept, its probabilities differ from the model's by {worst:.1e}")
+    return Check(worst, _RANDOM, len(real))
+
+
+def _timm_state(model: Classifier, backbone: Backbone) -> dict[str, Tensor]:
+    """Return the weights under timm's names, the head under those of timm's own classifier."""
+    state = backbone.net.state_dict()
+    weight = model.head.weight * model.scale
+    head = {"weight": weight, "bias": model.head.bias - weight @ model.center}
+    for name, wanted in _timm_model(model, backbone).state_dict().items():
+        own = head.get(name.rpartition(".")[2])
+        if name in state and state[name].shape == wanted.shape:
+            continue
+        if name in state or own is None or own.numel() != wanted.numel() or len(own) != len(wanted):
+            raise InputError(
+                f"timm's {backbone.name} does not end in one linear layer ({name} is more); export --to onnx"
+            )
+        # A copy: a distilled network has two heads, and takes the mean of what they say.
+        state[name] = own.reshape(wanted.shape).clone()
+    return {name: value.detach().contiguous() for name, value in state.items()}
+
+
+def _timm_model(model: Classifier, backbone: Backbone) -> nn.Module:
+    import timm
+
+    found: nn.Module = timm.create_model(backbone.name, pretrained=False, num_classes=len(model.classes))
+    return found.eval()
+
+
+def _timm_difference(model: Classifier, backbone: Backbone, path: Path, inputs: Any) -> float:
+    """Load the file as a user of timm would, and compare probabilities."""
+    theirs = _timm_model(model, backbone)
+    theirs.load_state_dict(load_file(path))
+    images = torch.from_numpy(inputs).permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        found = theirs((images - backbone.mean) / backbone.std).sigmoid()
+        return float((found - model(images).sigmoid()).abs().max())
+
+
+# ---- what both need --------------------------------------------------------------------------------------
+
+
+def _check_path(run: Path, path: Path, suffix: str) -> None:
+    if path.suffix != suffix:
+        raise InputError(f"{path}: the name must end in {suffix}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist")
+    if path.resolve() == (run / "model.safetensors").resolve():
+        raise InputError(f"{path}: is the run's own model; choose another --out")
+
+
+def _metadata(run: Path, trained: Trained) -> dict[str, str]:
+    """Return all that a user of the file must know, as text."""
+    about = read_sealed(run / "model.json")
+    backbone, size = trained.model.backbone, trained.image_size
+    resize = f"RGB, squashed to {size} × {size} by Pillow's bilinear filter"
+    return {
+        "tertium_format": FORMAT,
+        "tertium": version("tertium"),
+        "run": run.resolve().name,
+        "weights": str(about.get("weights", "")),
+        "backbone": "" if backbone is None else backbone.name,
+        **_as_json({"classes": list(trained.classes), "thresholds": trained.thresholds.tolist()}),
+        **_as_json({"image_size": 0 if backbone is None else size, "width": trained.model.width}),
+        "preprocessing": "" if backbone is None else resize,
+    }
+
+
+def _as_json(values: dict[str, Any]) -> dict[str, str]:
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+
+
+def _random(trained: Trained) -> Any:
+    rng = np.random.default_rng(0)
+    if trained.model.backbone is None:
+        return rng.normal(size=(_RANDOM, trained.model.width)).astype(np.float32)
+    size = trained.image_size
+    return rng.integers(0, 256, size=(_RANDOM, size, size, 3), dtype=np.uint8)
+
+
+def _real(run: Path, trained: Trained) -> Any:
+    """Return some inputs of the run, if they are still where they were; what cannot be read is left out."""
+    empty = _random(trained)[:0]
+    try:
+        data = read_sealed(run / "config.json")["data"]
+        if trained.model.backbone is None:
+            found = load_features(data["features"])[:_REAL]
+            return found.astype(np.float32) if found.shape[1] == trained.model.width else empty
+        folder, size = Path(data["images"]), trained.image_size
+        names = list_images(folder)[:_REAL]
+        pixels = [np.asarray(resized(open_image(folder / name), size)) for name in names]
+        return np.stack(pixels) if pixels else empty
+    except (InputError, KeyError, TypeError):
+        return empty

@@ -1,0 +1,1 @@
+"""From labels and inputs to a trained model in a run folder."""

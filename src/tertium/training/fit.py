@@ -1,0 +1,411 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from tertium.config import Phase, Plan, Settings
+from tertium.data.batches import Batch, Loader
+from tertium.distributed import all_mean, rank, share_buffers, world
+from tertium.errors import InputError, some
+from tertium.labels import Labels
+from tertium.methods import Method
+from tertium.methods.state import SampleState
+from tertium.models.classifier import Average, Classifier
+from tertium.progress import Progress
+from tertium.threads import suited_to
+from tertium.training.choosing import Best, Judge, Record, Verdict
+from tertium.training.memorisation import Memorisation
+
+TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
+
+
+def _unavailable(*_: Any) -> Any:
+    raise InputError("this method needs more than a bare fit: call tertium.train")
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What a method may ask of its `Run` that takes more than a fit."""
+
+    features: Callable[[], npt.NDArray[Any]] = _unavailable
+    predictions: Callable[[Method], npt.NDArray[np.float32]] = _unavailable
+    held_out: Callable[[Method, int], npt.NDArray[np.float32]] = _unavailable
+
+
+@dataclass
+class FitRun:
+    """What a method may touch while it trains (`tertium.methods.Run`)."""
+
+    labels: Labels
+    state: SampleState
+    epochs: int
+    rng: torch.Generator
+    offers: Offers
+    note: Callable[[str], None]
+    whole: bool = False  # whether the backbone is trained too
+    epoch: int = 1
+    lr: float = 0.0
+    share: float = 1.0  # of this process's batch (`Batch.share`)
+
+    def features(self) -> npt.NDArray[Any]:
+        """Return frozen features [N, D] of the training images."""
+        return self.offers.features()
+
+    def predictions(self, method: Method) -> npt.NDArray[np.float32]:
+        """Return the probabilities [N, C] that a temporary model, trained with another method, gives."""
+        return self.offers.predictions(method)
+
+    def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
+        """Return probabilities [N, C], each from a temporary model that has not trained on that image."""
+        return self.offers.held_out(method, epochs)
+
+    def all_mean(self, value: Tensor) -> Tensor:
+        """Return the mean over all processes, weighted by their rows; gradients flow through it."""
+        return all_mean(value * self.share) if world() > 1 else value
+
+
+Validate = Callable[[Classifier, Judge], Verdict]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The best model of a fit, and what each epoch gave."""
+
+    model: Classifier
+    records: list[Record]
+    best_epoch: int
+    kept: Verdict  # on the model as it is
+    judge: Judge | None = None  # by which it was chosen
+
+
+def make_fabric(settings: Settings) -> Fabric:
+    """Return the engine: one device or several, in bfloat16 where the hardware has it.
+
+    Under torchrun the environment says how many processes there are; else ``devices`` and ``nodes`` do.
+    """
+    precision: Any = settings.precision
+    if precision == "auto":
+        on_gpu = settings.device != "cpu" and torch.cuda.is_available()
+        precision = "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
+    devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
+    nodes = int(os.environ.get("WORLD_SIZE", devices * settings.nodes)) // devices
+    several = devices * nodes > 1
+    return Fabric(
+        accelerator=settings.device,
+        devices=devices,
+        num_nodes=nodes,
+        precision=precision,
+        strategy=DDPStrategy(timeout=timedelta(seconds=TIMEOUT)) if several else "auto",
+    )
+
+
+class Course:
+    """All that changes while a model is fitted: what a checkpoint keeps."""
+
+    def __init__(
+        self, model: Classifier, phase: Plan, run: FitRun, memory: Memorisation | None = None
+    ) -> None:
+        self.model, self.run, self.memory = model, run, memory
+        self.optimizer = _optimizer(model, phase)
+        self.average = Average(model, phase.ema) if phase.ema else None
+        self.best = Best(later=run.whole)
+        self.records: list[Record] = []
+        self.step = 0  # done in this epoch
+        self.totals: dict[str, Tensor] = {}  # of this epoch, each term summed over its steps
+        self.seconds = 0.0  # of this epoch
+
+    @property
+    def judged(self) -> Classifier:
+        """The model that is validated and kept."""
+        return self.average.model if self.average else self.model
+
+    def after_step(self, terms: Mapping[str, Tensor], seconds: float) -> None:
+        """Count a step."""
+        if self.average:
+            self.average.update()
+        for name, value in terms.items():
+            part = value if self.run.share == 1 else value * self.run.share
+            self.totals[name] = self.totals[name] + part if name in self.totals else part
+        self.step, self.seconds = self.step + 1, seconds
+
+    def after_epoch(self, verdict: Verdict) -> None:
+        """Keep an epoch's figures, and the weights if they are the best; go on to the next epoch."""
+        self.records.append(verdict.figures)
+        self.best.offer(self.run.epoch, verdict, self.judged)
+        self.run.epoch += 1
+        self.step, self.totals, self.seconds = 0, {}, 0.0
+
+    def best_is_old(self, patience: int) -> bool:
+        """Return whether so many epochs have brought nothing better."""
+        return len(self.records) - self.best.epoch >= patience
+
+    def figures(self) -> dict[str, Any]:
+        """Return the plain values that say how far the fit has come."""
+        return {
+            "epoch": self.run.epoch,
+            "step": self.step,
+            "seconds": self.seconds,
+            "records": self.records,
+            "best_epoch": self.best.epoch,
+            "averaged": self.average.steps if self.average else 0,
+        }
+
+    def shared(self) -> dict[str, Tensor]:
+        """Return the tensors that are the same in all processes."""
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "model": self.model.state_dict(),
+            "best": self.best.state,
+            "optimizer": {
+                f"{number}.{name}": value
+                for number, held in self.optimizer.state_dict()["state"].items()
+                for name, value in held.items()
+            },
+            "total": {name: all_mean(value) for name, value in self.totals.items()},
+        }
+        if self.average:
+            parts["average"] = self.average.model.state_dict()
+        parts["judged"] = self.best.judgements()
+        return {f"{part}.{name}": value for part, held in parts.items() for name, value in held.items()}
+
+    def own(self) -> dict[str, Tensor]:
+        """Return what differs between processes: the random streams, and what is known of their images."""
+        streams = {"rng.method": self.run.rng.get_state(), "rng.torch": torch.get_rng_state()}
+        seen = self.memory.to_dict() if self.memory else {}
+        return streams | {f"memory.{name}": value for name, value in seen.items()}
+
+    def restore(
+        self, figures: Mapping[str, Any], shared: Mapping[str, Tensor], own: Mapping[str, Tensor]
+    ) -> None:
+        """Take over what `figures`, `shared` and `own` gave."""
+        parts: dict[str, dict[str, Tensor]] = {"best": {}, "judged": {}, "total": {}, "optimizer": {}}
+        for key, value in shared.items():
+            part, _, name = key.partition(".")
+            parts.setdefault(part, {})[name] = value
+        self.model.load_state_dict(parts["model"])
+        if self.average:
+            self.average.model.load_state_dict(parts["average"])
+            self.average.steps = figures["averaged"]
+        self._restore_optimizer(parts["optimizer"])
+        device = self.model.head.weight.device
+        self.totals = {name: value.to(device) for name, value in parts["total"].items()}
+        self.records, self.step, self.seconds = figures["records"], figures["step"], figures["seconds"]
+        self.best.restore(figures["best_epoch"], parts["best"], self.records, parts["judged"])
+        self.run.epoch = figures["epoch"]
+        if own:  # with another number of processes the streams start anew
+            self.run.rng.set_state(own["rng.method"])
+            torch.set_rng_state(own["rng.torch"])
+            if self.memory:
+                seen = {key: value for key, value in own.items() if key.startswith("memory.")}
+                self.memory.load({key.removeprefix("memory."): value for key, value in seen.items()})
+
+    def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
+        whole = self.optimizer.state_dict()
+        weights = [value for group in self.optimizer.param_groups for value in group["params"]]
+        for key, value in saved.items():
+            number, _, name = key.partition(".")
+            weight = weights[int(number)]
+            # The fused step takes a weight and its moments to lie in memory alike.
+            alike = torch.empty_like(weight) if value.shape == weight.shape else torch.empty_like(value)
+            whole["state"].setdefault(int(number), {})[name] = alike.copy_(value)
+        self.optimizer.load_state_dict(whole)
+
+
+class Keeper:
+    """Where a fit may be kept and taken up again; this one does neither."""
+
+    def restore(self, course: Course) -> None:
+        """Take up what was kept."""
+
+    def offer(self, course: Course) -> None:
+        """Keep the course as it is now, if it is time to; called after each step and each epoch."""
+
+
+def fit(
+    model: Classifier,
+    method: Method,
+    loader: Loader,
+    phase: Plan,
+    *,
+    labels: Labels,
+    fabric: Fabric,
+    validate: Validate,
+    seed: int = 0,
+    state: SampleState | None = None,
+    offers: Offers | None = None,
+    new: bool = False,
+    record: Callable[[Record], None] = lambda _: None,
+    memory: Memorisation | None = None,
+    keeper: Keeper | None = None,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Train ``model`` and return it as it was after its best epoch, as its method finishes it.
+
+    ``validate`` gives a verdict on a model after each epoch; where that has neither a judgement nor a score,
+    nothing is chosen and the last epoch counts. ``record`` gets each epoch's figures as they come.
+    ``state`` outlives a phase. The bias of a ``new`` head starts where the method says. ``memory`` looks on,
+    where the truth is known; nothing of it reaches the training.
+    """
+    progress, keeper = progress or Progress(), keeper or Keeper()
+    rng = torch.Generator(fabric.device).manual_seed(seed)
+    state = state or SampleState(*labels.shape, rank=rank(), world=world())
+    whole = model.backbone is not None
+    run = FitRun(labels, state, phase.epochs, rng, offers or Offers(), progress.note, whole)
+    _prepare(model.to(fabric.device), method, run, seed, new=new)
+    course = Course(model, phase, run, memory)
+    judge = partial(method.judge, run=run)
+    step = partial(_step, course, method, *_engine(fabric, model, course.optimizer), phase)
+    keeper.restore(course)
+    progress.start(f"training {method.name}", phase.epochs * len(loader), "batches")
+    progress.advance((run.epoch - 1) * len(loader) + course.step)
+    product = model.width * len(model.classes) * phase.batch_size
+    with nullcontext() if whole else suited_to(product):
+        while run.epoch <= phase.epochs:
+            started = time.perf_counter() - course.seconds
+            if course.step == 0:
+                method.before_epoch(run)
+            model.train()
+            for batch in loader.epoch(run.epoch, course.step):
+                done = ((run.epoch - 1) * len(loader) + course.step + 0.5) / (phase.epochs * len(loader))
+                terms = step(batch.to(fabric.device), done)
+                course.after_step(terms, time.perf_counter() - started)
+                progress.advance()
+                keeper.offer(course)
+            share_buffers(course.judged)
+            verdict = validate(course.judged, judge)
+            verdict = Verdict(_epoch_record(course, len(loader)) | verdict.figures, verdict.each)
+            record(verdict.figures)
+            course.after_epoch(verdict)
+            if course.best_is_old(phase.patience):
+                how = "better" if verdict.each is None else "judged clearly better"
+                progress.note(f"stopped early: nothing {how} since epoch {course.best.epoch}")
+                break
+            keeper.offer(course)
+    kept = _finish(course, method, lambda model: validate(model, judge))
+    return Fitted(course.judged.eval(), course.records, course.best.epoch, kept, judge)
+
+
+def _step(
+    course: Course, method: Method, forward: Any, backward: Any, phase: Plan, batch: Batch, done: float
+) -> dict[str, Tensor]:
+    """Take one step, at this share of all of them; return the named parts of its loss."""
+    run = course.run
+    run.share, run.lr = batch.share, _set_rate(course.optimizer, rate_factor(phase, done))
+    logits = forward(batch.inputs)
+    terms = method.terms(logits, batch, run)
+    loss = reduce(add, terms.values())
+    _check_finite(loss, terms, batch, course)
+    backward(loss if batch.share == 1 else loss * batch.share)
+    if phase.clip:
+        clip_grad_norm_(course.model.parameters(), phase.clip)
+    course.optimizer.step()
+    course.optimizer.zero_grad()
+    with torch.no_grad():
+        if course.memory:
+            course.memory.see(logits, batch, method.corrected(logits, batch, run))
+        method.after_step(logits, batch, run)
+    return {name: value.detach() for name, value in terms.items()}
+
+
+def _finish(course: Course, method: Method, validate: Callable[[Classifier], Verdict]) -> Verdict:
+    """Go back to the best epoch, let the method finish the model, and return what is true of it."""
+    model, best = course.judged, course.best
+    assert best.verdict is not None
+    model.load_state_dict(best.state)
+    if method.finish(model.eval(), course.run):
+        after = validate(model)
+        gain = after.gain(best.verdict)
+        if gain is None or gain.mean >= -gain.error:  # unless it is clearly worse
+            return after
+        model.load_state_dict(best.state)
+    return best.verdict
+
+
+def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: bool) -> None:
+    method.prepare(run)
+    if new:
+        model.start_at(method.starting_rate(run))
+    if rank() > 0:  # what is drawn before is for all images, from here on for those of a process
+        run.rng.manual_seed(seed + rank())
+
+
+def _check_finite(loss: Tensor, terms: dict[str, Tensor], batch: Batch, course: Course) -> None:
+    if math.isfinite(loss.item()):
+        return
+    run, step = course.run, course.step + 1
+    strange = {name: value.item() for name, value in terms.items() if not math.isfinite(value.item())}
+    which = ", ".join(f'"{name}" is {value}' for name, value in (strange or {"sum": loss.item()}).items())
+    ids = run.labels.images.take(pa.array(batch.index.cpu().numpy())).to_pylist()
+    raise InputError(
+        f"the loss is not finite in epoch {run.epoch}, step {step}: {which}; the images of this batch are "
+        f"{some(ids, 8)}; look at their inputs, or try a smaller lr"
+    )
+
+
+def _optimizer(model: Classifier, phase: Plan) -> torch.optim.Optimizer:
+    groups = model.groups(phase.lr, phase.backbone_lr, phase.weight_decay)
+    for group in groups:
+        group["peak"] = group["lr"]
+    return torch.optim.AdamW(groups, fused=True)
+
+
+def _engine(fabric: Fabric, model: Classifier, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    """Return how to run forward and backward.
+
+    On one device in full precision Fabric's wrappers change nothing, but cost a tenth of a small step.
+    """
+    if fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true":
+        return model, Tensor.backward
+    module, _ = fabric.setup(model, optimizer)
+    return module, fabric.backward
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
+    """Set the rates of all groups; return that of the head, which comes first."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * factor
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def rate_factor(phase: Phase, done: float) -> float:
+    """Return the learning rate at a share of the steps, relative to its peak.
+
+    It rises linearly over ``warmup``; then it stays (constant), or falls along a cosine to 0. One-cycle
+    starts and ends lower: at 1/25 of the peak, and at nothing.
+
+    >>> from tertium.config import HEAD
+    >>> [round(rate_factor(HEAD, done), 2) for done in (0.0, 0.05, 0.1, 0.55, 1.0)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    floor = 0.04 if phase.schedule == "one_cycle" else 0.0
+    if done < phase.warmup:
+        return floor + (1 - floor) * done / phase.warmup
+    if phase.schedule == "constant":
+        return 1.0
+    return (1 + math.cos(math.pi * (done - phase.warmup) / (1 - phase.warmup))) / 2
+
+
+def _epoch_record(course: Course, batches: int) -> Record:
+    terms = {name: float(all_mean(value)) / batches for name, value in course.totals.items()}
+    figures = {"epoch": course.run.epoch, "loss": sum(terms.values()), "terms": terms}
+    if course.memory:
+        figures["memory"] = course.memory.end_epoch()
+    return figures | {"seconds": round(course.seconds, 3)}

@@ -1,0 +1,456 @@
+"""One training run, phase by phase: what its protocol runs through, and what is kept of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lightning.fabric import Fabric
+
+from tertium import methods
+from tertium.annotation.calibration import thresholds
+from tertium.annotation.record import Annotation
+from tertium.config import Plan, Settings
+from tertium.data.batches import Loader, Order, loader
+from tertium.data.inputs import Inputs
+from tertium.data.pictures import check_pictures
+from tertium.distributed import barrier, gather_rows, own_rows, rank, world
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.methods import Method
+from tertium.methods.state import SampleState
+from tertium.metrics.evaluation import average_precision, best_thresholds
+from tertium.metrics.scored import Scored
+from tertium.models.classifier import Classifier, pretrained
+from tertium.models.features import Extractor
+from tertium.prediction.trained import Trained, scores
+from tertium.progress import Progress
+from tertium.training.checkpoints import Checkpoint, Checkpoints
+from tertium.training.choosing import Judge, Record, Verdict
+from tertium.training.fit import Fitted, Keeper, Offers, Validate, fit
+from tertium.training.memorisation import Memorisation
+from tertium.training.runs import RunFolder
+from tertium.training.stopping import CheckpointKeeper, Stops
+
+Watch = Callable[[Classifier], dict[str, Any]]  # of a model after an epoch
+_FOLDS = 3  # of temporary heads that score images they have not seen
+_ROWS = 4096  # of features that are checked at a time
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training gave: the model ready for use, the figures of each epoch, a summary."""
+
+    trained: Trained
+    records: list[Record]
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Labels and the inputs that belong to them, in the same order."""
+
+    labels: Labels
+    inputs: Inputs
+
+    def select(self, rows: npt.NDArray[np.int64]) -> Part:
+        """Return these rows only."""
+        return Part(self.labels[rows], self.inputs.select(rows))
+
+
+class Session:
+    """One training run: what its steps share."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        method: Method,
+        training: Part,
+        validation: Part,
+        progress: Progress,
+        fabric: Fabric,
+    ) -> None:
+        self.settings, self.method, self.progress, self.fabric = settings, method, progress, fabric
+        self.training, self.validation = training, validation
+        self.folder: RunFolder | None = None
+        self.start: Checkpoint | None = None  # where to go on
+        self.done: dict[str, Fitted] = {}  # phases that are over
+        self.truth: Labels | None = None  # for the record only
+        self.watch: Watch | None = None  # likewise
+        self.memorised: dict[str, Any] = {}  # what was, by phase
+        self.stops = Stops()
+        self.head_parts: tuple[Part, ...] = ()
+        self.started = time.perf_counter()
+        self.records: list[Record] = []
+        self.on_images = training.inputs.pictures is not None
+        if not self.on_images and settings.protocol != "linear":
+            raise InputError(f'the protocol "{settings.protocol}" needs images, not features')
+        spare = max((os.cpu_count() or 1) - 1, 0)
+        self.workers = spare if settings.workers is None else settings.workers
+
+    def prepare(self) -> None:
+        """Do what may show that the inputs are at fault, before anything is written."""
+        if self.on_images:
+            self.backbone = pretrained(self.settings.backbone, self.settings.weights)
+        if self.settings.weights == "random" and "head" not in self.settings.phases():
+            self._check_images()  # features of random weights say nothing
+            self.model = Classifier(self.training.labels.classes, self.backbone.width)
+            return
+        self.model = self._head_on_features()
+        if "head" not in self.settings.phases():
+            self.head_parts = ()  # a method that wants the features gets them anew, from the cache
+
+    def _check_images(self) -> None:
+        for part in (self.training, self.validation):
+            assert part.inputs.pictures is not None
+            mine = part.inputs.pictures.select(own_rows(len(part.inputs)))
+            self.progress.start("checking images", len(mine), "images")
+            check_pictures(mine, self.progress.advance)
+
+    def create_folder(self, out: Path, data: dict[str, Any], *, overwrite: bool) -> None:
+        """Begin a run folder, which all processes must see."""
+        if rank() == 0:
+            RunFolder.create(out, overwrite=overwrite).write_config(self.settings.to_dict(), data)
+        barrier()
+        self.folder = RunFolder(out)
+
+    def take_up(self) -> None:
+        """Find the checkpoint to go on from, and set the record back to it."""
+        assert self.folder is not None
+        self.start = self._checkpoints().latest(self._say)
+        if self.start is None:
+            self._say("there is no checkpoint: the run begins again")
+        self.records = self.start.figures["records"] if self.start else []
+        if rank() == 0:
+            self.folder.rewrite(self.records)
+
+    def _checkpoints(self) -> Checkpoints:
+        assert self.folder is not None
+        return Checkpoints(self.folder.path / "checkpoints")
+
+    @cached_property
+    def state(self) -> SampleState:
+        """The method's tables, below the run folder where they are large."""
+        folder = None if self.folder is None else self.folder.path / "tables"
+        state = SampleState(*self.training.labels.shape, rank=rank(), world=world(), folder=folder)
+        if self.start is not None:
+            state.load(self.start.folder)
+        return state
+
+    def _head_on_features(self) -> Classifier:
+        features = self._features()
+        model = Classifier(self.training.labels.classes, features.shape[1])
+        model.standardise(features)
+        return model
+
+    def _features(self) -> npt.NDArray[Any]:
+        """Return frozen features of the training images, for methods that ask for them."""
+        if not self.head_parts:
+            self.head_parts = tuple(self._featured(part) for part in (self.training, self.validation))
+        found = self.head_parts[0].inputs.features
+        assert found is not None
+        return found
+
+    def predictions(self, method: Method) -> npt.NDArray[np.float32]:
+        """Train a temporary linear head with another method; return what it says of the training images."""
+        method.check(self.training.labels)
+        model = self._head_on_features()
+        training, validation = self.head_parts
+        fitted = self._fit(model, method, "head", training, validation, new=True)
+        return self._scores(fitted.model, self.head_parts[0])
+
+    def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
+        """Train temporary heads, each on two thirds of the images; return what they say of the rest."""
+        self._features()
+        self._say(f"{_FOLDS} temporary heads, each to score the images that it does not train on")
+        part = self.head_parts[0]
+        fold = np.random.default_rng(self.settings.seed).permutation(len(part.labels)) % _FOLDS
+        found = np.empty(part.labels.shape, dtype=np.float32)
+        for number in range(_FOLDS):
+            seen, unseen = (
+                part.select(np.flatnonzero(fold != number)),
+                part.select(np.flatnonzero(fold == number)),
+            )
+            assert seen.inputs.features is not None
+            model = Classifier(part.labels.classes, seen.inputs.features.shape[1])
+            model.standardise(seen.inputs.features)
+            fitted = self._fit(
+                model, method, "head", seen, seen.select(np.arange(0)), epochs=epochs, new=True
+            )
+            found[fold == number] = self._scores(fitted.model, unseen)
+        return found
+
+    @cached_property
+    def _extractor(self) -> Extractor:
+        return Extractor(
+            self.backbone,
+            self.settings.image_size,
+            device=self.fabric.device,
+            workers=self.workers,
+            progress=self.progress,
+        )
+
+    def _featured(self, part: Part) -> Part:
+        """Return the part with features, extracted where it has images."""
+        if part.inputs.pictures is None:
+            _check_finite(part)
+            return part
+        mine = self._extractor(part.inputs.pictures.select(own_rows(len(part.inputs))))
+        return Part(part.labels, part.inputs.with_features(gather_rows(mine, len(part.inputs))))
+
+    def run(self) -> Outcome:
+        """Go through the phases of the protocol and keep the best model."""
+        head = self._phase("head", *self.head_parts) if "head" in self.settings.phases() else None
+        if head is not None and "whole" not in self.settings.phases():
+            return self._finish("head", head, self.head_parts[1])
+        # A copy is trained: the frozen backbone is still what belongs to the head.
+        start = self.model if head is None else head.model
+        self.model = start.on_images(copy.deepcopy(self.backbone), self.settings.boost)
+        whole = self._phase("whole", self.training, self.validation)
+        if head is None:
+            return self._finish("whole", whole, self.validation)
+        assert whole.judge is not None
+        before = self._validate(self.head_parts[1])(head.model, whole.judge)
+        gain = whole.kept.gain(before)
+        if gain is not None and gain.mean < 0:
+            self._say("the head alone did better than after training everything: it is kept")
+            return self._finish("head", head, self.head_parts[1])
+        return self._finish("whole", whole, self.validation)
+
+    def _phase(self, phase: str, training: Part, validation: Part) -> Fitted:
+        """Train in one phase; one that was over when a checkpoint was taken is only read from it."""
+        if self.start is not None and phase in self.start.figures["done"]:
+            self.done[phase] = self._past(phase, self.start)
+            return self.done[phase]
+        memory = None if self.truth is None else Memorisation(training.labels, self.truth)
+        # Without a folder there is no checkpoint to wait for.
+        with nullcontext() if self.folder is None else self.stops.heeded(self._say):
+            fitted = self._fit(
+                self.model,
+                self.method,
+                phase,
+                training,
+                validation,
+                state=self.state,
+                offers=Offers(self._features, self.predictions, self.held_out),
+                new=not self.done,
+                record=lambda figures: self._record({"phase": phase} | figures),
+                memory=memory,
+                keeper=self._keeper(phase),
+                watch=self.watch,
+            )
+        if memory is not None:
+            self.memorised[phase] = memory.summary()
+        self._say(f"best epoch of the {phase} phase: {fitted.best_epoch}")
+        self.done[phase] = fitted
+        return fitted
+
+    def _past(self, phase: str, start: Checkpoint) -> Fitted:
+        """Return a phase that was over: its model is kept under its name in the checkpoint."""
+        saved = {key: value for key, value in start.shared().items() if key.startswith(f"{phase}.")}
+        self.model.load_state_dict({key.removeprefix(f"{phase}."): value for key, value in saved.items()})
+        about = start.figures["done"][phase]
+        if about["memorised"]:
+            self.memorised[phase] = about["memorised"]
+        model = self.model.to(self.fabric.device).eval()
+        return Fitted(model, about["records"], about["best_epoch"], Verdict(about["kept"]))
+
+    def _keeper(self, phase: str) -> Keeper:
+        if self.folder is None:
+            return Keeper()
+        done = {
+            name: {
+                "records": fitted.records,
+                "best_epoch": fitted.best_epoch,
+                "kept": fitted.kept.figures,
+                "memorised": self.memorised.get(name),
+            }
+            for name, fitted in self.done.items()
+        }
+        return CheckpointKeeper(
+            self._checkpoints(),
+            self.stops,
+            minutes=self.settings.checkpoint_minutes,
+            about={"phase": phase, "done": done, "records": self.records},
+            extra={
+                f"{name}.{key}": value
+                for name, fitted in self.done.items()
+                for key, value in fitted.model.state_dict().items()
+            },
+            start=self.start if self.start and self.start.figures["phase"] == phase else None,
+        )
+
+    def _fit(
+        self,
+        model: Classifier,
+        method: Method,
+        phase: str,
+        training: Part,
+        validation: Part,
+        epochs: int | None = None,
+        watch: Watch | None = None,
+        **offers: Any,
+    ) -> Fitted:
+        validate = self._validate(validation)
+
+        def judged(model: Classifier, judge: Judge) -> Verdict:
+            verdict = validate(model, judge)
+            if watch is not None:
+                verdict.figures["watched"] = watch(model)
+            return verdict
+
+        plan: Plan = getattr(self.settings, phase)
+        if epochs is not None:
+            plan = dataclasses.replace(plan, epochs=epochs)
+        return fit(
+            model,
+            method,
+            self._loader(
+                training, Order(len(training.labels), plan.batch_size, self.settings.seed, rank(), world())
+            ),
+            plan,
+            labels=training.labels,
+            fabric=self.fabric,
+            validate=judged,
+            seed=self.settings.seed,
+            progress=self.progress,
+            **offers,
+        )
+
+    def _loader(self, part: Part, order: Order) -> Loader:
+        return loader(part.inputs, part.labels, self.settings.image_size, order, workers=self.workers)
+
+    def _scores(self, model: Classifier, part: Part) -> npt.NDArray[np.float32]:
+        """Return the probabilities [N, C], each process having computed those of its rows."""
+        mine = part if world() == 1 else part.select(own_rows(len(part.labels)))
+        return gather_rows(scores(model, self._loader(mine, Order(len(mine.labels), 256))), len(part.labels))
+
+    def _validate(self, part: Part) -> Validate:
+        """Return how to judge a model without clean labels.
+
+        A method may have its own way. Else the score decides: the mean AP over known labels. In a class that
+        is known absent nowhere, known positives are ranked against all images where it is not known to be
+        present (docs/training.md has what each way of choosing gave).
+        """
+        if not len(part.labels):
+            return lambda *_: Verdict({"score": None})
+        judged, blind = _assume_where_blind(part.labels)
+
+        def validate(model: Classifier, judge: Judge) -> Verdict:
+            scores = self._scores(model, part)
+            ap = average_precision(scores, judged)
+            known = ap[~blind]
+            each = judge(scores, part.labels)
+            figures = {
+                "score": _mean(ap),
+                "known_map": _mean(known),
+                "known_scored": int(np.isfinite(known).sum()),
+            }
+            return Verdict(figures if each is None else {"judged": float(each.mean())} | figures, each)
+
+        return validate
+
+    def _finish(self, phase: str, fitted: Fitted, validation: Part) -> Outcome:
+        model, kept = fitted.model, fitted.kept.figures
+        cuts = np.full(len(model.classes), 0.5)
+        if len(validation.labels):
+            probabilities = self._scores(model, validation)
+            cuts = self._thresholds(probabilities, validation.labels)
+            if self.folder is not None and rank() == 0:
+                Scored.collect([probabilities], validation.labels, cuts).save(self.folder.path)
+        if self.on_images and model.backbone is None:
+            model = model.on_images(self.backbone).to(self.fabric.device).eval()
+        trained = Trained(model, cuts, self.settings.image_size, self.workers)
+        summary = {
+            "method": self.method.name,
+            "parameters": methods.parameters_of(self.method),
+            "protocol": self.settings.protocol,
+            "classes": len(model.classes),
+            "training_images": len(self.training.labels),
+            "validation_images": len(self.validation.labels),
+            "phase": phase,
+            "epochs": len(fitted.records),
+            "best_epoch": fitted.best_epoch,
+            "validation_score": kept["score"],
+            "validation_known_map": kept.get("known_map"),
+            "validation_known_scored": kept.get("known_scored"),
+            "seconds": round(time.perf_counter() - self.started, 2),
+            "memorised": self.memorised,
+        }
+        if self.folder is not None:
+            if rank() == 0:
+                trained.save(self.folder.path)
+                self._keep_annotation()
+                self.folder.finish(summary)
+            self._checkpoints().clear()
+        return Outcome(trained, self.records, summary)
+
+    def _thresholds(self, probabilities: npt.NDArray[np.float32], labels: Labels) -> npt.NDArray[np.float64]:
+        """Choose by all labels if the method knows how they came to be annotated, else by known ones."""
+        if "propensity" in self.state.tensors:
+            return thresholds(probabilities, labels, *self.state.tensors["propensity"].numpy())
+        return best_thresholds(probabilities, _assume_where_blind(labels)[0])
+
+    def _keep_annotation(self) -> None:
+        """Write how labels came to be annotated, where the method has found out."""
+        tensors = self.state.tensors
+        if self.folder is None or "frequency" not in tensors:
+            return
+        figures = (*tensors["frequency"].numpy(), *tensors["propensity"].numpy())
+        Annotation(self.training.labels.classes, *figures).save(self.folder.path / "annotation.json")
+
+    def _record(self, figures: Record) -> None:
+        self.records.append(figures)
+        if self.folder is not None and rank() == 0:
+            self.folder.append(figures)
+        self._say(epoch_line(figures))
+
+    def _say(self, text: str) -> None:
+        self.progress.note(text)
+        if self.folder is not None and rank() == 0:
+            self.folder.log(text)
+
+
+def epoch_line(figures: Record) -> str:
+    """Return an epoch's figures as a person reads them."""
+    line = f"epoch {figures['epoch']}: loss {figures['loss']:.4f}"
+    if figures["score"] is not None:
+        line += f", validation {100 * figures['score']:.1f}"
+    if "judged" in figures:  # what chooses the epoch, if the method has it
+        line += f", judged {figures['judged']:.4f}"
+    if figures.get("known_map") not in (None, figures["score"]):  # the same where no class is blind
+        line += f", known-label mAP {100 * figures['known_map']:.1f} ({figures['known_scored']} classes)"
+    return f"{line}, {figures['seconds']:.1f} s"
+
+
+def _check_finite(part: Part) -> None:
+    """Refuse features that are not numbers, by the image they are of."""
+    features = part.inputs.features
+    assert features is not None
+    for start in range(0, len(features), _ROWS):
+        good = np.isfinite(features[start : start + _ROWS]).all(axis=1)
+        if not good.all():
+            image = part.labels.images[start + int(good.argmin())].as_py()
+            raise InputError(f'the features of image "{image}" hold a value that is not a finite number')
+
+
+def _mean(values: npt.NDArray[np.float64]) -> float | None:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else None
+
+
+def _assume_where_blind(labels: Labels) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+    """Return dense labels in which unknown counts as absent for classes known absent nowhere, and which."""
+    matrix = labels.dense()
+    blind = labels.class_counts[1] == 0
+    matrix[:, blind] = np.where(matrix[:, blind] == 0, -1, matrix[:, blind])
+    return matrix, blind

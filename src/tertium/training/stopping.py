@@ -1,0 +1,91 @@
+"""Keeping a fit while it runs: checkpoints when it is time, and at the first Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from tertium.distributed import any_of, world
+from tertium.training.checkpoints import Checkpoint, Checkpoints
+from tertium.training.fit import Course, Keeper
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TOGETHER = 16  # steps after which several processes ask each other whether to keep or stop
+
+
+class Stopped(Exception):  # a wish, not an error
+    """A run was stopped from outside, after a checkpoint was written."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number  # of the signal
+
+
+class Stops:
+    """Whether somebody wants the run to stop."""
+
+    def __init__(self) -> None:
+        self.number = 0  # of the signal; 0 while there is none
+
+    @contextmanager
+    def heeded(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Let the first signal wait for the end of a step; a second one strikes at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may do this
+            return
+
+        def wait(number: int, _: Any) -> None:
+            if self.number:
+                raise KeyboardInterrupt
+            self.number = number
+            note("stopping after this step, to write a checkpoint; once more stops at once")
+
+        before = {number: signal.signal(number, wait) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class CheckpointKeeper(Keeper):
+    """Writes a checkpoint every so many minutes, and one before it stops."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        stops: Stops,
+        *,
+        minutes: float,
+        about: Mapping[str, Any],
+        extra: Mapping[str, Tensor],
+        start: Checkpoint | None,
+    ) -> None:
+        """``about`` and ``extra`` go into each checkpoint; ``start`` is the one to go on from."""
+        self._checkpoints, self._stops, self._minutes = checkpoints, stops, minutes
+        self._about, self._extra, self._start = about, extra, start
+        self._last = time.monotonic()
+
+    def restore(self, course: Course) -> None:
+        """Go on from the given checkpoint."""
+        if self._start is not None:
+            course.restore(self._start.figures["course"], self._start.shared(), self._start.own())
+
+    def offer(self, course: Course) -> None:
+        """Write a checkpoint if it is time, or if the run shall stop."""
+        if world() > 1 and course.step % _TOGETHER:
+            return
+        stop = any_of(bool(self._stops.number))
+        if not stop and not any_of(time.monotonic() - self._last >= 60 * self._minutes):
+            return
+        figures = {**self._about, "course": course.figures()}
+        self._checkpoints.save(figures, {**course.shared(), **self._extra}, course.own(), course.run.state)
+        self._last = time.monotonic()
+        if stop:
+            raise Stopped(self._stops.number or signal.SIGTERM)

@@ -1,0 +1,269 @@
+"""From labels and images to a trained model: what a caller gives, and a session made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from tertium import methods
+from tertium.annotation.frequencies import Frequencies, estimate, propensities
+from tertium.config import Settings, settings_from
+from tertium.data.feature_files import feature_names, load_features
+from tertium.data.inputs import Features, Images, open_inputs
+from tertium.distributed import lost, rank, world
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.labels.describe import setting_of
+from tertium.labels.readers import read_labels
+from tertium.labels.splits import divide
+from tertium.methods import Method
+from tertium.methods.auto import EPOCHS, WEIGHT, Auto
+from tertium.methods.baselines import Ignore, Negative
+from tertium.progress import Progress
+from tertium.training.fit import make_fabric
+from tertium.training.memorisation import true_counts
+from tertium.training.runs import RunFolder
+from tertium.training.session import Outcome, Part, Session, Watch
+
+TRAIN, VALIDATION = "train", "val"
+
+
+def train(
+    labels: Labels | str | Path,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    out: str | Path | None = None,
+    method: str | Method = Settings.method,
+    config: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    truth: Labels | str | Path | None = None,
+    overwrite: bool = False,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+    **overrides: Any,
+) -> Outcome:
+    """Train a classifier on images or ready features, of whose labels most may be unknown.
+
+    ``labels`` is a file or `Labels`; ``images`` a folder or pixels [N, H, W, 3]; ``features`` a ``.npy`` file
+    or an array [N, D]. ``method`` is a name or a `Method`; every other setting and every parameter of the
+    method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written,
+    whose config also keeps what ``about`` says of the data. Where the hidden labels are known, ``truth`` lets
+    the record show what is memorised and how right a method's corrections are; training does not see it.
+    ``watch`` gets the model after each epoch; what it returns is ``watched`` in the epoch's record, no more.
+
+    >>> rng = np.random.default_rng(0)
+    >>> features = rng.normal(size=(200, 8))
+    >>> truth = np.where(features[:, :3] > 0, 1, -1)
+    >>> outcome = train(Labels.from_dense(truth), features=features, epochs=5, lr=0.01)
+    >>> outcome.trained.predict_proba(features=features).shape
+    (200, 3)
+    """
+    chosen, settings = _resolve(method, {**(config or {}), **overrides})
+    if out is not None:
+        RunFolder.check_free(Path(out), overwrite=overwrite)
+    everything = labels if isinstance(labels, Labels) else read_labels(labels)
+    training, validation = _divide(everything, images, features, settings)
+    chosen.check(training.labels)
+    settings = settings.resolved(len(training.labels))
+    with _session(settings, chosen, training, validation, progress) as session:
+        session.truth, session.watch = _truth(truth), watch
+        if out is not None:
+            places = _places(labels=labels, images=images, features=features, truth=truth)
+            data = {**places, **(about or {}), **_describe(training, validation, session.truth)}
+            session.create_folder(Path(out), data, overwrite=overwrite)
+        return session.run()
+
+
+def resume(
+    run: str | Path,
+    labels: Labels | None = None,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    devices: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Go on with a run that was stopped, from its last checkpoint, as if it had not been stopped.
+
+    What was given to `train` as a path is found again; what was given as an array must be given once more.
+    The labels and inputs must be those of the run. On one process the result is the same to the last bit;
+    ``devices`` goes on with another number of processes, whose batches are others (docs/scale.md).
+    """
+    folder = RunFolder.open(run)
+    if folder.summary():
+        raise InputError(f"{run}: the run has ended; there is nothing to resume")
+    config = folder.config()
+    data = config["data"]
+    chosen, settings = _resolve(config["settings"]["method"], config["settings"])
+    if devices is not None:
+        settings = dataclasses.replace(settings, devices=devices)
+    if labels is None:
+        labels = read_labels(
+            _given(data, "labels", run), unlisted=data.get("unlisted", "unknown"), classes=data.get("names")
+        )
+        labels = labels.without(data.get("left_out", []))
+    if images is None and features is None:
+        images, features = data.get("images"), data.get("features")
+    training, validation = _divide(labels, images, features, settings)
+    for key, now in _fingerprints(training, validation).items():
+        if data[key] != now:
+            raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
+    with _session(settings, chosen, training, validation, progress) as session:
+        session.folder, session.truth = folder, _truth(data.get("truth"))
+        session.take_up()
+        return session.run()
+
+
+def class_frequencies(
+    labels: Labels | str | Path,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    estimator: Literal["scores", "ignore"] = "scores",
+    labels_per_image: float | None = None,
+    progress: Progress | None = None,
+    **overrides: Any,
+) -> tuple[Labels, Frequencies]:
+    """Estimate how frequent each class is among the training images; return their labels too.
+
+    "scores" explains the labels by scores of models that have not seen the images
+    (`tertium.annotation.frequencies`). "ignore" is the estimate of Ben-Baruch 2021: the mean prediction of a
+    model trained on known labels alone, which has no interval.
+    """
+    method = Auto() if estimator == "scores" else Ignore()
+    chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
+    everything = labels if isinstance(labels, Labels) else read_labels(labels)
+    training, validation = _divide(everything, images, features, settings)
+    chosen.check(training.labels)
+    settings = settings.resolved(len(training.labels))
+    with _session(settings, chosen, training, validation, progress) as session:
+        if estimator == "scores":
+            scores = session.held_out(Negative(positive_weight=WEIGHT), EPOCHS)
+            return training.labels, estimate(scores, training.labels, labels_per_image=labels_per_image)
+        rate = session.predictions(Ignore()).mean(axis=0, dtype=np.float64)
+        present, absent = propensities(training.labels, rate)
+        return training.labels, Frequencies(rate, rate, rate, present, absent, 0.0)
+
+
+def _truth(given: Labels | str | Path | None) -> Labels | None:
+    """Return the truth; what a file of it does not list is absent."""
+    return read_labels(given, unlisted="absent") if isinstance(given, str | Path) else given
+
+
+def _given(data: Mapping[str, Any], key: str, run: str | Path) -> str:
+    if key not in data:
+        raise InputError(f"{run}: its {key} were not read from a file; call tertium.resume with them")
+    return str(data[key])
+
+
+@contextmanager
+def _session(
+    settings: Settings, method: Method, training: Part, validation: Part, progress: Progress | None
+) -> Iterator[Session]:
+    """Start the processes, prepare what they share, and tell a lost process from other errors."""
+    fabric = make_fabric(settings)
+    fabric.launch()
+    if rank() > 0:
+        progress = None  # one of them talks
+    # A method's own random numbers come from its generator; this covers layers such as dropout.
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)  # random weights are the same in all processes
+        session = Session(settings, method, training, validation, progress or Progress(), fabric)
+        try:
+            session.prepare()
+            torch.manual_seed(settings.seed + rank())
+            yield session
+        except RuntimeError as error:
+            if world() > 1 and lost(error):
+                raise InputError(
+                    f"process {rank()} ends, for another has ended or has not answered; "
+                    "when that is mended, go on with --resume"
+                ) from None
+            raise
+        finally:
+            session.done.clear()  # which leads back to the session: features would stay until a collection
+
+
+def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, Settings]:
+    values = dict(values)
+    if isinstance(method, Method):
+        return method, settings_from(
+            {**values, "method": method.name, "parameters": methods.parameters_of(method)}
+        )
+    kind = methods.find(values.pop("method", method))
+    settings = settings_from({**values, "method": kind.name}, methods.parameters_of(kind))
+    chosen = methods.make(kind.name, settings.parameters)
+    full = {**settings.to_dict(), "parameters": methods.parameters_of(chosen)}
+    return chosen, settings_from(full)
+
+
+def _divide(
+    labels: Labels, images: Images | None, features: Features | None, settings: Settings
+) -> tuple[Part, Part]:
+    """Return the training and the validation part: the file's own splits, or a stratified draw."""
+    if (images is None) == (features is None):
+        raise InputError("give either images or features")
+    if labels.split_names():
+        rows = labels.rows_in(TRAIN)
+        held_out = labels.rows_in(VALIDATION) if VALIDATION in labels.split_names() else rows[:0]
+        used = np.sort(np.concatenate([rows, held_out]))
+    else:
+        rows = used = np.arange(len(labels))
+        held_out = rows[:0]
+    if not rows.size:
+        raise InputError("there are no images to train on")
+    # An array of inputs has a row for every image of the file, or for every image of the parts used.
+    if _rows(images, features) == len(labels):
+        used = np.arange(len(labels))
+    part = labels[used]
+    source = Part(part, open_inputs(images, features, part.images.to_pylist()))
+    rows, held_out = np.searchsorted(used, rows), np.searchsorted(used, held_out)
+    if not held_out.size and settings.validation and len(rows) > 1:
+        first, second = divide(source.labels[rows], settings.validation, settings.seed)
+        rows, held_out = rows[first], rows[second]
+    return source.select(rows), source.select(held_out)
+
+
+def _rows(images: Images | None, features: Features | None) -> int | None:
+    """Return how many rows an array of inputs has; a folder has names instead, and so may a file."""
+    if isinstance(features, str | Path):
+        return None if feature_names(features) is not None else len(load_features(features))
+    array = features if features is not None else images
+    return None if isinstance(array, str | Path | None) else len(array)
+
+
+def _places(**given: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in given.items() if isinstance(value, str | Path)}
+
+
+def _describe(training: Part, validation: Part, truth: Labels | None) -> dict[str, Any]:
+    counts = dict(zip(("present", "absent"), training.labels.class_counts, strict=True))
+    if truth is not None:
+        counts["true"] = true_counts(training.labels, truth)
+    return {
+        "setting": setting_of(training.labels)._asdict(),
+        "training_images": len(training.labels),
+        "validation_images": len(validation.labels),
+        "validation": validation.labels.images.to_pylist(),
+        **_fingerprints(training, validation),
+        "classes": {
+            name: {kind: int(column[number]) for kind, column in counts.items()}
+            for number, name in enumerate(training.labels.classes)
+        },
+    }
+
+
+def _fingerprints(training: Part, validation: Part) -> dict[str, str]:
+    """Tell apart the data of two runs."""
+    return {
+        f"{name}_{kind}": value
+        for name, part in (("training", training), ("validation", validation))
+        for kind, value in (("labels", part.labels.fingerprint()), ("inputs", part.inputs.fingerprint()))
+    }

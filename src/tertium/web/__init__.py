@@ -1,0 +1,1 @@
+"""What answers over HTTP: the prediction service and the review page."""

@@ -1,0 +1,151 @@
+"""What the answers come to: labels for `train` and `merge`, and where people contradict each other."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tertium.errors import InputError
+from tertium.files import replacing
+from tertium.labels import Labels
+from tertium.labels.readers import write_labels
+from tertium.web.reviewing.answers import Answers, Cell, Standing
+
+_SIGN = {"present": 1, "absent": -1}
+_WORD = {1: "present", -1: "absent", 0: ""}
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A label that some call present and some absent: people, or people and the label file."""
+
+    image: str
+    label: str
+    present: tuple[str, ...]  # who says so
+    absent: tuple[str, ...]
+    given: int  # what the label file says: ±1, 0 if nothing
+
+    @property
+    def among_people(self) -> bool:
+        """Whether people contradict each other, whatever the file says."""
+        return bool(self.present and self.absent)
+
+
+def given_values(labels: Labels, cells: Iterable[Cell]) -> dict[Cell, int]:
+    """Return what a label file says of some labels: ±1, or 0 if nothing."""
+    place = {name: number for number, name in enumerate(labels.classes)}
+    known = [cell for cell in cells if cell[1] in place]
+    found = pc.index_in(pa.array([image for image, _ in known], pa.string()), value_set=labels.images)
+    inside = np.asarray(pc.is_valid(found))
+    rows, own = np.unique(np.asarray(found.drop_null(), dtype=np.int64), return_inverse=True)
+    columns = np.array([place[label] for _, label in known], dtype=np.int64)[inside]
+    values = labels.dense(rows)[own, columns]
+    kept = [cell for cell, there in zip(known, inside, strict=True) if there]
+    return dict(zip(kept, values.tolist(), strict=True))
+
+
+def contradictions(standing: Standing, given: Mapping[Cell, int]) -> list[Contradiction]:
+    """Return the labels on which people differ, among themselves or from the label file."""
+    found = []
+    for cell in standing.cells():
+        said = standing.said(cell)
+        sides = [tuple(sorted(who for who in said if said[who] == word)) for word in _SIGN]
+        value = given.get(cell, 0)
+        if all(sides) or (value > 0 and sides[1]) or (value < 0 and sides[0]):
+            found.append(Contradiction(*cell, sides[0], sides[1], value))
+    return sorted(found, key=lambda each: (each.image, each.label))
+
+
+def agreed(standing: Standing) -> dict[Cell, int]:
+    """Return ±1 for each label of which all who know say the same; a skip says nothing."""
+    found = {}
+    for cell in standing.cells():
+        signs = {_SIGN[word] for word in standing.said(cell).values() if word in _SIGN}
+        if len(signs) == 1:
+            found[cell] = signs.pop()
+    return found
+
+
+def answered_labels(standing: Standing, labels: Labels) -> Labels:
+    """Return the answers as labels of the images asked about, with the splits that the label file names."""
+    values = agreed(standing)
+    images = sorted({image for image, _ in values})
+    classes = sorted({label for _, label in values})
+    row = {image: number for number, image in enumerate(images)}
+    column = {label: number for number, label in enumerate(classes)}
+    splits = None
+    if labels.splits is not None:
+        splits = labels.splits.take(pc.index_in(pa.array(images, pa.string()), value_set=labels.images))
+    return Labels.from_entries(
+        [row[image] for image, _ in values],
+        [column[label] for _, label in values],
+        list(values.values()),
+        classes=classes,
+        images=images,
+        splits=splits,
+    )
+
+
+def folded(labels: Labels, standing: Standing) -> Labels:
+    """Return the label file with every answer added, so that nothing is asked twice.
+
+    Where there is a contradiction the label counts as absent: it decides nothing but that it is not asked.
+    """
+    known = {cell: value for cell, value in given_values(labels, standing.cells()).items() if value == 0}
+    spoken = {cell: set(standing.said(cell).values()) & set(_SIGN) for cell in known}
+    added = [cell for cell in known if spoken[cell]]
+    rows, columns, values = labels.coo()
+    return Labels.from_entries(
+        np.concatenate([rows, labels.rows_of([image for image, _ in added])]),
+        np.concatenate([columns, np.array([labels.column(label) for _, label in added], dtype=np.int64)]),
+        np.concatenate([values, [1 if spoken[cell] == {"present"} else -1 for cell in added]]),
+        classes=labels.classes,
+        images=labels.images,
+        splits=labels.splits,
+    )
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    labels: Labels
+    contradictions: list[Contradiction]
+    table: Path  # of contradictions
+
+
+def export(answers: Answers, labels: Labels, out: str | Path) -> Exported:
+    """Write the answers as a label file, and the contradictions as CSV beside it.
+
+    A label on which people differ is left out; one on which they agree against ``labels`` is written as they
+    say it. Both are listed.
+    """
+    out = Path(out)
+    standing = Standing.of(answers)
+    if not any(word in _SIGN for cell in standing.cells() for word in standing.said(cell).values()):
+        raise InputError(f"{answers.path}: nobody has called a label present or absent yet")
+    found = contradictions(standing, given_values(labels, standing.cells()))
+    if not agreed(standing):
+        raise InputError(f"{answers.path}: people contradict each other on every label they answered")
+    said = answered_labels(standing, labels)
+    table = out.with_name(f"{out.stem}-contradictions.csv")
+    write_labels(said, out)
+    with replacing(table) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
+        _write_contradictions(found, sink)
+    return Exported(said, found, table)
+
+
+def _write_contradictions(found: Iterable[Contradiction], sink: IO[str]) -> None:
+    """Write CSV: image,label, who says present, who says absent, and what the label file says."""
+    lines = csv.writer(sink)
+    lines.writerow(["image", "label", "present", "absent", "labels"])
+    for each in found:
+        people = (";".join(each.present), ";".join(each.absent))
+        lines.writerow([each.image, each.label, *people, _WORD[each.given]])

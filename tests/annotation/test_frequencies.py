@@ -1,0 +1,148 @@
+"""Class frequencies from scores, on problems whose truth is known."""
+
+import numpy as np
+import pytest
+
+from tertium.annotation.frequencies import estimate, propensities
+from tertium.labels import Labels
+
+IMAGES, CLASSES = 6000, 12
+
+
+@pytest.fixture
+def scene(rng):
+    """True labels, and scores of a model of middling skill that is not calibrated."""
+    rate = np.geomspace(0.02, 0.3, CLASSES)
+    truth = np.where(rng.random((IMAGES, CLASSES)) < rate, 1, -1)
+    logits = 2.2 * truth + rng.logistic(size=truth.shape) * 0.7
+    scores = 1 / (1 + np.exp(-(0.5 * logits - 4)))  # squeezed and far too low
+    return truth, scores.astype(np.float32)
+
+
+def annotated(truth, rng, present, absent):
+    """Labels that are known with these probabilities."""
+    chance = np.where(truth > 0, present, absent)
+    return Labels.from_dense(truth * (rng.random(truth.shape) < chance))
+
+
+def true_rate(truth):
+    return (truth > 0).mean(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("present", "absent"), [(0.3, 0.3), (0.1, 0.1), (0.4, 0.0), (0.2, 0.0), (0.5, 0.02), (0.9, 0.05)]
+)
+def test_frequencies_are_found_from_partial_labels(scene, rng, present, absent):
+    """Whether dropped at random, positives only, or positives sought out."""
+    truth, scores = scene
+    labels = annotated(truth, rng, present, absent)
+    found = estimate(scores, labels)
+    # Three standard errors of what so few known positives can say, and a fifth.
+    assert (np.abs(np.log(found.rate / true_rate(truth))) < 0.2 + 3 / np.sqrt(labels.class_counts[0])).all()
+    assert found.labels_per_image == pytest.approx(true_rate(truth).sum(), rel=0.2)
+    assert np.median(found.present) == pytest.approx(present, rel=0.25)
+    inside = (found.low <= true_rate(truth)) & (true_rate(truth) <= found.high)
+    assert inside.mean() > 0.8
+    assert (found.low <= found.rate).all()
+    assert (found.rate <= found.high).all()
+
+
+def test_labels_dropped_at_random_are_recognised(scene, rng):
+    """Then the known labels are a sample, of which the scores say more than the share of present ones."""
+    truth, scores = scene
+    labels = [annotated(truth, rng, 0.2, 0.2) for _ in range(5)]
+    found = [estimate(scores, each) for each in labels]
+    shares = [each.class_counts[0] / sum(each.class_counts) for each in labels]
+    ours, theirs = (
+        np.sqrt(np.mean(np.log(rates / true_rate(truth)) ** 2))
+        for rates in (np.stack([each.rate for each in found]), np.stack(shares))
+    )
+    assert ours < 0.8 * theirs
+    for each in found:
+        assert np.median(each.present / each.absent) == pytest.approx(1, abs=0.1)
+    sought = estimate(scores, annotated(truth, rng, 0.5, 0.2))
+    assert (sought.present > 1.5 * sought.absent).all()
+
+
+def test_classes_annotated_unequally_keep_their_differences(scene, rng):
+    truth, scores = scene
+    present = np.where(np.arange(CLASSES) % 2, 0.8, 0.15)
+    found = estimate(scores, annotated(truth, rng, present, 0.0))
+    assert found.spread > 0.5
+    assert found.present[1::2].min() > 2 * found.present[::2].max()
+    even = estimate(scores, annotated(truth, rng, 0.3, 0.0))
+    assert even.spread < 0.3
+
+
+def test_each_kind_of_class_has_a_common_propensity_of_its_own(scene, rng):
+    """Half of the classes were verified both ways, the others have positives only."""
+    truth, scores = scene
+    both = np.arange(CLASSES) < CLASSES // 2
+    found = estimate(scores, annotated(truth, rng, np.where(both, 0.6, 0.2), np.where(both, 0.6, 0.0)))
+    np.testing.assert_allclose(found.present, np.where(both, 0.6, 0.2), rtol=0.4)
+
+
+def test_scores_that_tell_nothing_leave_wide_intervals(scene, rng):
+    truth, scores = scene
+    labels = annotated(truth, rng, 0.3, 0.0)
+    sharp, blind = estimate(scores, labels), estimate(rng.random(truth.shape), labels)
+    width = [np.log(found.high / found.low) for found in (sharp, blind)]
+    assert (width[1] > 1.5 * width[0]).all()
+
+
+def test_what_is_known_bounds_the_estimate(scene, rng):
+    truth, scores = scene
+    labels = annotated(truth, rng, 0.9, 0.9)
+    found = estimate(scores, labels)
+    present, absent = (count / IMAGES for count in labels.class_counts)
+    for rate in (found.low, found.rate, found.high):
+        assert (rate >= present - 1e-12).all()
+        assert (rate <= 1 - absent + 1e-12).all()
+
+
+def test_full_labels_are_counted(scene):
+    truth, scores = scene
+    found = estimate(scores, Labels.from_dense(truth))
+    for rate in (found.low, found.rate, found.high):
+        np.testing.assert_allclose(rate, true_rate(truth))
+
+
+def test_a_given_number_of_labels_is_met(scene, rng):
+    truth, scores = scene
+    labels = annotated(truth, rng, 0.3, 0.0)
+    for wanted in (1.0, 2.5):
+        assert estimate(scores, labels, labels_per_image=wanted).labels_per_image == pytest.approx(wanted)
+
+
+def test_only_the_order_of_images_and_classes_changes_with_theirs(scene, rng):
+    truth, scores = scene
+    labels = annotated(truth, rng, 0.3, 0.1)
+    rows, columns = rng.permutation(IMAGES), rng.permutation(CLASSES)
+    moved = Labels.from_dense(labels.dense()[rows][:, columns])
+    found, other = estimate(scores, labels), estimate(scores[rows][:, columns], moved)
+    np.testing.assert_allclose(found.rate[columns], other.rate, rtol=1e-6)
+
+
+def test_a_class_without_known_positives_is_rare_but_possible(scene, rng):
+    truth, scores = scene
+    values = annotated(truth, rng, 0.3, 0.0).dense()
+    values[:, 3] = 0
+    found = estimate(scores, Labels.from_dense(values))
+    assert 0 < found.rate[3] < 0.01
+    assert np.isfinite(found.high).all()
+
+
+def test_few_images_and_one_class(rng):
+    values = np.zeros((5, 1))
+    values[0] = 1
+    found = estimate(rng.random((5, 1)), Labels.from_dense(values))
+    assert 0.2 <= found.rate[0] <= 1
+
+
+def test_propensities_add_up_to_what_is_known(scene, rng):
+    truth, _ = scene
+    labels = annotated(truth, rng, 0.3, 0.1)
+    present, absent = propensities(labels, true_rate(truth))
+    counts = labels.class_counts
+    np.testing.assert_allclose(present * true_rate(truth) * IMAGES, counts[0], atol=0.6)
+    np.testing.assert_allclose(absent * (1 - true_rate(truth)) * IMAGES, counts[1], atol=0.6)

@@ -1,0 +1,362 @@
+"""Completing labels: chances that are right where the truth is known, and labels that stay what they are."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from tertium.annotation.calibration import Checked, posterior
+from tertium.annotation.record import Annotation
+from tertium.data import inputs as door
+from tertium.errors import InputError
+from tertium.labelling import completion
+from tertium.labelling.completion import Prepared, Tally, complete
+from tertium.labels import Labels
+from tertium.labels.readers import read_labels, write_labels
+from tertium.metrics.evaluation import calibration_error
+from tertium.schemes import parse
+from tertium.training.runs import RunFolder
+from tertium.training.train import train
+
+CLASSES = ["cat", "dog", "fox", "owl"]
+PRESENT, ABSENT = np.array([0.6, 0.5, 0.7, 0.4]), np.array([0.2, 0.3, 0.1, 0.2])
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
+
+
+def observed(rng, truth, present, absent):
+    """Hide labels as annotation does: each present one is known with e⁺, each absent one with e⁻."""
+    known = rng.random(truth.shape) < np.where(truth > 0, present, absent)
+    return np.where(known, truth, 0).astype(np.int8)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A run on 900 images whose labels are known by PRESENT and ABSENT, and the truth."""
+    folder = tmp_path_factory.mktemp("world")
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(900, 6)).astype(np.float32)
+    chance = sigmoid(3 * features[:, :4] - 1)
+    truth = np.where(rng.random(chance.shape) < chance, 1, -1).astype(np.int8)
+    images = [f"{number:04d}.jpg" for number in range(900)]
+    labels = Labels.from_dense(observed(rng, truth, PRESENT, ABSENT), classes=CLASSES, images=images)
+    np.save(folder / "x.npy", features)
+    write_labels(labels, folder / "labels.parquet")
+    train(labels, features=features, out=folder / "run", method="auto", epochs=30, lr=0.01)
+    rate = chance.mean(axis=0)
+    annotation = Annotation(tuple(CLASSES), rate, rate / 2, rate * 2, PRESENT, ABSENT)
+    annotation.for_classes(CLASSES[::-1]).save(folder / "run" / "annotation.json")  # names decide, not order
+    return folder, labels, truth
+
+
+# ---- thresholds --------------------------------------------------------------------------------------------
+
+
+def test_thresholds_are_the_lowest_that_do(rng):
+    chances = (rng.random((3000, 3)) ** [1, 4, 0.3]).astype(np.float32)
+    unknown = rng.random(chances.shape) < 0.8
+    tally = Tally(3)
+    tally.add(chances[:1000], unknown[:1000])
+    tally.add(chances[1000:], unknown[1000:])
+    found = tally.thresholds(0.8)
+    assert tally.totals() == (unknown.sum(), pytest.approx(chances[unknown].sum(), rel=1e-5))
+    for column in range(3):
+        mine = chances[unknown[:, column], column]
+        above = mine[mine >= found.lowest[column] / 1000]
+        assert above.mean() >= 0.8
+        assert above.mean() == pytest.approx(found.expected[column], abs=1e-6)
+        assert len(above) == found.added[column]
+        assert found.found[column] == pytest.approx(above.sum() / mine.sum(), rel=1e-5)
+        assert found.lowest[column] >= 500  # what is more likely absent is not called present
+        below = mine[(mine >= 0.5) & (mine < found.lowest[column] / 1000)]
+        if len(below):
+            lower = np.floor(below.max() * 1000) / 1000
+            assert mine[mine >= lower].mean() < 0.8
+
+
+def test_no_threshold_where_none_will_do():
+    tally = Tally(2)
+    tally.add(np.array([[0.5, 0.1], [0.95, 0.2]], dtype=np.float32), np.ones((2, 2), dtype=bool))
+    found = tally.thresholds(0.9)
+    assert found.added.tolist() == [1, 0]
+    assert np.isnan(found.expected[1])
+    assert not found.above(np.ones((1, 2)))[0, 1]
+
+
+def test_labels_above_a_threshold_are_as_precise_as_expected(rng):
+    p = rng.beta(0.5, 1, size=(20_000, 2))
+    truth = np.where(rng.random(p.shape) < p, 1, -1)
+    unknown = observed(rng, truth, 0.6, 0.1) == 0
+    chances = posterior(p, 0.6, 0.1)
+    tally = Tally(2)
+    tally.add(chances, unknown)
+    found = tally.thresholds(0.9)
+    for column in range(2):
+        above = unknown[:, column] & found.above(chances)[:, column]
+        assert above.sum() == found.added[column] > 300
+        assert (truth[above, column] > 0).mean() == pytest.approx(0.9, abs=0.04)
+
+
+# ---- a whole run -------------------------------------------------------------------------------------------
+
+
+def matrix(path):
+    table = (pyarrow.parquet.read_table if path.suffix == ".parquet" else pyarrow.csv.read_csv)(path)
+    columns = [table[name].to_numpy() for name in table.column_names[1:]]
+    return table["image"].to_pylist(), table.column_names[1:], np.stack(columns, axis=1)
+
+
+def test_complete_keeps_what_is_known_and_says_the_rest(world, tmp_path):
+    folder, labels, truth = world
+    out = tmp_path / "completed.parquet"
+    done = complete(folder / "run", labels, features=folder / "x.npy", out=out)
+    images, classes, found = matrix(out)
+    values = labels.dense()
+    assert (images, classes) == (labels.images.to_pylist(), CLASSES)
+    assert (found[values > 0] == 1).all()
+    assert (found[values < 0] == 0).all()
+    assert done.unknown == (values == 0).sum()
+    assert done.expected == pytest.approx((truth[values == 0] > 0).sum(), rel=0.15)
+    assert any(note.startswith("calibrated on ") for note in done.notes)
+    ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
+    np.testing.assert_array_equal(ready.chances.present, PRESENT)  # the file has the classes in another order
+    scores = ready.trained.predict_proba(features=folder / "x.npy")
+    for row, column in zip(*np.nonzero(values == 0), strict=True):
+        z = np.log(scores[row, column] / (1 - np.float64(scores[row, column])))
+        p = 1 / (1 + np.exp(-(ready.chances.scale * z + ready.chances.shift[column])))
+        missed = p * (1 - PRESENT[column])
+        assert found[row, column] == pytest.approx(
+            missed / (missed + (1 - p) * (1 - ABSENT[column])), abs=1e-4
+        )
+
+
+def test_order_of_images_and_classes_changes_nothing(world, tmp_path, rng):
+    folder, labels, _ = world
+    features = np.load(folder / "x.npy")
+    order = rng.permutation(len(labels))
+    moved = labels[order].with_classes(["owl", "yak", "cat", "fox", "dog"])
+    first, second = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    complete(folder / "run", labels, features=features, out=first)
+    done = complete(folder / "run", moved, features=features[order], out=second)
+    images, classes, found = matrix(second)
+    assert classes == CLASSES
+    assert images == moved.images.to_pylist()
+    np.testing.assert_allclose(found, matrix(first)[2][order], atol=1e-5)
+    assert any("1 classes" in note for note in done.notes)
+
+
+def test_windows_change_nothing(world, tmp_path, monkeypatch):
+    folder, labels, _ = world
+    written = []
+    for window in (door._WINDOW, 1):
+        monkeypatch.setattr(door, "_WINDOW", window)
+        out, filled = tmp_path / f"{window}.parquet", tmp_path / f"{window}-labels.parquet"
+        complete(folder / "run", labels, features=folder / "x.npy", out=out, precision=0.8, filled=filled)
+        table = out.with_name(f"{window}-thresholds.csv")
+        written.append((out.read_bytes(), filled.read_bytes(), table.read_bytes()))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_filled_labels(world, tmp_path, monkeypatch, suffix):
+    folder, labels, truth = world
+    monkeypatch.setattr(completion, "_READ", 400)
+    out, filled = tmp_path / f"completed{suffix}", tmp_path / "more.parquet"
+    done = complete(folder / "run", labels, features=folder / "x.npy", out=out, precision=0.8, filled=filled)
+    before, after = labels.dense(), read_labels(filled).dense()
+    assert (after[before != 0] == before[before != 0]).all()
+    added = (before == 0) & (after != 0)
+    assert (after[added] == 1).all()
+    assert added.sum() == done.added > 50
+    assert (truth[added] > 0).mean() > 0.72
+    with open(done.table, encoding="utf-8") as file:
+        rows = {row["class"]: row for row in csv.DictReader(file)}
+    chances = matrix(out)[2]
+    for column, name in enumerate(CLASSES):
+        above = (before[:, column] == 0) & (chances[:, column] >= float(rows[name]["threshold"]) - 1e-7)
+        assert above.sum() == int(rows[name]["added"]) == added[:, column].sum()
+        assert float(rows[name]["expected_precision"]) >= 0.8
+        assert rows[name]["checked"] == "assumed" or 0 <= float(rows[name]["precision_there"]) <= 1
+    assert any(row["checked"] != "assumed" for row in rows.values())
+
+
+def test_known_labels_stand_for_unknown_ones(world, tmp_path):
+    """The precision that validation labels tell of is that of the unknown labels they stand for."""
+    folder, labels, _ = world
+    ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
+    signs = np.array([[1, 1, 1, 1], [1, -1, 1, 0], [-1, 0, 1, 0]], dtype=np.int8)
+    checked = Checked(np.full((3, 4), 0.9, dtype=np.float32), signs, None, None, True)
+    found = completion.Thresholds(np.full(4, 800), np.ones(4), np.ones(4, dtype=np.int64), np.ones(4))
+    told = completion._known_above(
+        Prepared(
+            ready.trained, ready.labels, ready.inputs, ready.chances, ready.annotation, checked, ready.notes
+        ),
+        found,
+    )
+    assert told.count.tolist() == [3, 2, 3, 1]
+    right, wrong = 2 * 0.4 / 0.6, 0.8 / 0.2
+    assert told.precision[0] == pytest.approx(right / (right + wrong))
+    assert np.isnan(told.precision[2:]).all()
+    assert completion._note_of(told).startswith("judged by 5 known validation labels")
+
+
+def log_loss(chances, truth):
+    """Of the labels that are not 0."""
+    inside = np.clip(chances[truth != 0].astype(np.float64), 1e-6, 1 - 1e-6)
+    return -np.log(np.where(truth[truth != 0] > 0, inside, 1 - inside)).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scheme", ["random:0.1", "balanced:0.1", "per_class:100", "positives:0.3", "single_positive"]
+)
+def test_hidden_labels_of_coco(coco, tmp_path, capsys, scheme):
+    """Prints what docs/auto.md tells: errors on hidden validation labels, precision of added ones."""
+    everything = read_labels(coco / "labels.csv", unlisted="absent").part("train")[:3000]
+    full = Labels.from_dense(everything.dense(), classes=everything.classes, images=everything.images)
+    features = np.load(coco / "train_features.npy", mmap_mode="r")[:3000]
+    labels = parse(scheme).apply(full, 0)
+    run, out, filled = tmp_path / "run", tmp_path / "c.parquet", tmp_path / "more.arrow"
+    train(labels, features=features, out=run, method="auto")
+    ready = Prepared.of_run(run, labels, features=features)
+    rows = completion._validation_rows(RunFolder.open(run), ready.labels)
+    hidden = np.where(labels.dense(rows) == 0, full.dense(rows), 0).astype(np.int8)
+    raw = ready.trained.predict_proba(features=features[rows])
+    plain = posterior(raw, ready.chances.present, ready.chances.absent)
+    told = {"raw": raw, "posterior": plain, "calibrated": ready.checked.unknown}
+    losses = {name: log_loss(chances, hidden) for name, chances in told.items()}
+    done = complete(run, labels, features=features, out=out, precision=0.9, filled=filled)
+    added = full.dense()[read_labels(filled).dense() != labels.dense()]
+    with capsys.disabled():
+        print(f"\n{scheme}: present {(hidden[hidden != 0] > 0).mean():.4f}")
+        for name, chances in told.items():
+            error, mean = calibration_error(chances.astype(np.float64), hidden), chances[hidden != 0].mean()
+            print(f"  {name}: mean {mean:.4f}, ECE {error:.4f}, log-loss {losses[name]:.4f}")
+        print(f"  {done.notes} added {len(added)}, of them present {(added > 0).sum()}")
+    assert losses["posterior"] < losses["raw"] + 0.001
+    assert losses["calibrated"] < losses["raw"] + 0.002
+    assert len(added) == done.added
+
+
+# ---- what is not known -------------------------------------------------------------------------------------
+
+
+def copy_of(folder, tmp_path):
+    shutil.copytree(folder / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_without_annotation_the_calibrated_probability_is_used(world, tmp_path):
+    folder, labels, _ = world
+    run = copy_of(folder, tmp_path)
+    (run / "annotation.json").unlink()
+    ready = Prepared.of_run(run, labels, features=folder / "x.npy")
+    assert any("did not model annotation" in note for note in ready.notes)
+    scores = ready.trained.predict_proba(features=folder / "x.npy")
+    np.testing.assert_allclose(ready.chances.unknown(scores), ready.chances.calibrated(scores), atol=1e-6)
+    positives = labels.with_entries(labels.entries > 0)
+    ready = Prepared.of_run(run, positives, features=folder / "x.npy")
+    assert not ready.checked.calibrated
+    np.testing.assert_allclose(ready.chances.unknown(scores), scores, atol=1e-5)
+    assert any("no label is known to be absent" in note for note in ready.notes)
+
+
+def test_positives_only_cannot_be_checked(world, tmp_path):
+    folder, labels, _ = world
+    positives = labels.with_entries(labels.entries > 0)
+    out = tmp_path / "c.parquet"
+    done = complete(folder / "run", positives, features=folder / "x.npy", out=out, precision=0.5)
+    assert any("cannot be checked" in note for note in done.notes)
+    assert not any(note.startswith("calibrated on") for note in done.notes)
+    with open(done.table, encoding="utf-8") as file:
+        assert {row["checked"] for row in csv.DictReader(file)} == {"assumed"}
+
+
+def test_too_few_validation_labels_are_said(world):
+    folder, labels, _ = world
+    config = json.loads((folder / "run" / "config.json").read_text())
+    held_out = set(config["data"]["validation"])
+    rows = np.array([row for row, name in enumerate(labels.images.to_pylist()) if name not in held_out])
+    features = np.load(folder / "x.npy")[rows]
+    ready = Prepared.of_run(folder / "run", labels[rows], features=features)
+    assert any("0 known labels in 0 validation images are too few" in note for note in ready.notes)
+    assert ready.chances.scale == 1
+
+
+# ---- the annotation file -----------------------------------------------------------------------------------
+
+
+def test_annotation_is_kept_and_matched_by_name(tmp_path, rng):
+    path = tmp_path / "annotation.json"
+    Annotation(("cat", "dog"), *rng.random((5, 2))).save(path)
+    read = Annotation.load(path)
+    turned = read.for_classes(["dog", "cat"])
+    for name in ("rate", "low", "high", "present", "absent"):
+        assert getattr(turned, name).tolist() == getattr(read, name).tolist()[::-1]
+    with pytest.raises(InputError, match=r'how "dgo" was annotated; did you mean "dog"\?'):
+        read.for_classes(["dgo"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": "cat"}, 'no list "classes"'),
+        ({"rate": [0.1]}, '"rate" must be a list of 2 numbers'),
+        ({"low": [0.1, "x"]}, '"low" holds something that is not a number'),
+        ({"present": [0.1, 1.5]}, r'"present" holds 1\.5, which is not a share'),
+        ({"absent": [None, 0.5]}, '"absent" holds None'),
+    ],
+)
+def test_a_damaged_annotation_file_is_named(tmp_path, change, message):
+    path = tmp_path / "annotation.json"
+    figures = {name: [0.1, 0.2] for name in ("rate", "low", "high", "present", "absent")}
+    path.write_text(json.dumps({"classes": ["cat", "dog"], **figures, **change}))
+    with pytest.raises(InputError, match=message) as caught:
+        Annotation.load(path)
+    assert str(path) in str(caught.value)
+
+
+# ---- the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_it_wrote(world, tmp_path, tertium):
+    folder, *_ = world
+    data = ("--labels", folder / "labels.parquet", "--features", folder / "x.npy")
+    words = ("--out", tmp_path / "c.csv", "--precision", "0.8", "--filled", tmp_path / "more.csv")
+    code, out, _ = tertium("complete", folder / "run", *data, *words)
+    assert code == 0
+    assert "unknown labels, about" in out
+    assert "calibrated on" in out
+    assert "known validation labels above the thresholds" in out
+    assert {path.name for path in tmp_path.iterdir()} == {"c.csv", "c-thresholds.csv", "more.csv"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"run": "nowhere"}, "nowhere: no such run folder"),
+        ({"--out": "c.json"}, "written as .csv or .parquet"),
+        ({"--precision": "2"}, "between 0 and 1, not 2"),
+        ({"--filled": "f.parquet"}, "need a precision"),
+        ({"--filled": "f.txt", "--precision": "0.9"}, "f.txt: labels are written as"),
+        ({"--filled": "no/f.csv", "--precision": "0.9"}, "the folder no does not exist"),
+        ({"--labels": "other.csv"}, "knows none of these classes"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, change, message, tertium):
+    folder, *_ = world
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.csv").write_text("image,present\n0000.jpg,yak\n")
+    options = {"--labels": folder / "labels.parquet", "--features": folder / "x.npy", "--out": "c.parquet"}
+    options |= {name: value for name, value in change.items() if name != "run"}
+    words = [word for option in options.items() for word in option]
+    code, _, errors = tertium("complete", change.get("run", folder / "run"), *words)
+    assert code == 2
+    assert message in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]

@@ -1,0 +1,331 @@
+"""One battery that every method must pass; methods are found by discovery."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from tertium import methods
+from tertium.data.batches import Batch
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.methods.state import SampleState
+from tertium.models.classifier import Classifier
+from tests.reference import DRAWS, EQUALS_BCE, REFERENCES, VARIANTS
+
+METHODS = sorted(methods.available())
+CASES = [(name, {}) for name in METHODS] + VARIANTS
+FULL_ONLY = {"bce", "bce_ls"}  # say so through `check`
+CORRECTING = {"ll_r", "ll_ct", "ll_cp", "splc", "curriculum"}  # say which labels, through `corrected`
+
+
+def make(name, parameters=None):
+    return methods.make(name, parameters or {})
+
+
+def labels_of(rng, rows, columns, known=0.4):
+    values = np.where(rng.random((rows, columns)) < 0.3, 1, -1)
+    return torch.from_numpy((values * (rng.random((rows, columns)) < known)).astype(np.int8))
+
+
+def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None, names=None):
+    """A small run whose training images are those of one batch."""
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(len(labels), 6)) if features is None else features
+    predictions = rng.random(labels.shape, dtype=np.float32) if predictions is None else predictions
+    images, classes = names or (
+        [f"i{n}" for n in range(len(labels))],
+        [f"c{n}" for n in range(labels.shape[1])],
+    )
+    known = Labels.from_dense(labels.numpy(), images=images, classes=classes)
+    return SimpleNamespace(
+        epoch=epoch,
+        epochs=10,
+        lr=0.1,
+        whole=False,
+        labels=known,
+        state=SampleState(*known.shape),
+        rng=torch.Generator().manual_seed(seed),
+        features=lambda: features,
+        predictions=lambda method: predictions,
+        held_out=lambda method, epochs: predictions,
+        note=lambda text: None,
+        all_mean=lambda value: value,
+    )
+
+
+def started(method, run):
+    method.prepare(run)
+    method.before_epoch(run)
+    return run
+
+
+def step(method, logits, labels, run):
+    """Return the loss of one step on a run that has started."""
+    batch = Batch(torch.empty(len(logits), 0), labels, torch.arange(len(logits)))
+    terms = method.terms(logits, batch, run)
+    assert all(value.shape == () for value in terms.values())
+    return sum(terms.values()), batch
+
+
+def loss(method, logits, labels, **about):
+    return step(method, logits, labels, started(method, make_run(labels, **about)))[0]
+
+
+def test_there_is_a_reference_for_every_loss():
+    assert set(METHODS) - DRAWS == set(REFERENCES)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [case for case in CASES if case[0] not in DRAWS])
+def test_value_and_gradient_agree_with_slow_loops(name, parameters, rng):
+    method = make(name, parameters)
+    logits = torch.from_numpy(rng.normal(scale=3, size=(4, 5)))  # float64
+    labels = labels_of(rng, 4, 5)
+    full = methods.parameters_of(method)
+
+    run = started(method, make_run(labels))
+    run.at = logits.tolist()
+
+    def slow(values):
+        return REFERENCES[name](values.tolist(), labels.tolist(), run, **full)
+
+    logits.requires_grad_()
+    fast = loss(method, logits, labels)
+    assert fast.item() == pytest.approx(slow(logits), abs=1e-6, rel=1e-6)
+    (gradient,) = torch.autograd.grad(fast, logits)
+    step = 1e-5
+    for row in range(4):
+        for column in range(5):
+            moved = torch.zeros_like(logits)
+            moved[row, column] = step
+            expected = (slow(logits + moved) - slow(logits - moved)) / (2 * step)
+            assert gradient[row, column].item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", ["all unknown", "all known", "one row", "one class", "one entry"])
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_finite_on_every_kind_of_batch(name, parameters, case, scale, rng):
+    rows, columns = {"one row": (1, 6), "one class": (6, 1), "one entry": (1, 1)}.get(case, (6, 6))
+    known = {"all unknown": 0.0, "all known": 1.0}.get(case, 0.4)
+    labels = labels_of(rng, rows, columns, known)
+    sign = torch.from_numpy(rng.choice([-1.0, 1.0], size=(rows, columns))).float()
+    logits = (scale * sign).requires_grad_()
+    value = loss(make(name, parameters), logits, labels)
+    assert value.isfinite()
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_permutations_of_rows_and_classes(name, rng):
+    if name in DRAWS:
+        pytest.skip("draws at random for each entry")
+    method = make(name)
+    logits, labels = torch.from_numpy(rng.normal(size=(7, 6))).float(), labels_of(rng, 7, 6)
+    features, predictions = rng.normal(size=(7, 5)), rng.random((7, 6), dtype=np.float32)
+    images, classes = np.array([f"i{n}" for n in range(7)]), np.array([f"c{n}" for n in range(6)])
+
+    def permuted(rows, columns):
+        return loss(
+            method,
+            logits[rows][:, columns],
+            labels[rows][:, columns],
+            features=features[rows],
+            predictions=predictions[rows][:, columns],
+            names=(images[rows].tolist(), classes[columns].tolist()),
+        )
+
+    straight = permuted(np.arange(7), np.arange(6))
+    torch.testing.assert_close(permuted(rng.permutation(7), np.arange(6)), straight)
+    torch.testing.assert_close(permuted(np.arange(7), rng.permutation(6)), straight)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_state_survives_saving_and_loading(name, parameters, rng, tmp_path):
+    """Two steps, save, load, a third: the same loss as without the interruption."""
+    method = make(name, parameters)
+    labels = labels_of(rng, 6, 5)
+    kept = started(method, make_run(labels))
+    for _ in range(2):
+        logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
+        value, batch = step(method, logits, labels, kept)
+        value.backward()
+        with torch.no_grad():
+            method.after_step(logits, batch, kept)
+    loaded = make_run(labels, epoch=3)
+    kept.state.save(tmp_path)
+    loaded.state.load(tmp_path)
+    loaded.rng.set_state(kept.rng.get_state())
+    kept.epoch = 3
+    logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
+    values = [step(method, logits, labels, started(method, run))[0] for run in (kept, loaded)]
+    assert torch.equal(*values)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_compact_tables_change_little(name, parameters, rng):
+    """Four epochs of one step; logits lie in the middle of steps, so that no choice hangs on rounding."""
+    method, labels = make(name, parameters), labels_of(rng, 6, 5)
+    runs = [make_run(labels, epoch=1) for _ in range(2)]
+    runs[0].lr = runs[1].lr = 3e-4
+    runs[1].state = SampleState(*labels.shape, compact=True)
+    if parameters.get("optimizer") == "dense":
+        with pytest.raises(InputError, match='choose "rows"'):
+            method.prepare(runs[1])
+        return
+    for epoch in range(1, 5):
+        scores, values = torch.from_numpy(rng.permutation(30).reshape(6, 5) / 5 - 3).float(), []
+        for run in runs:
+            run.epoch = epoch
+            started(method, run)
+            logits = scores.clone().requires_grad_()
+            value, batch = step(method, logits, labels, run)
+            value.backward()
+            values.append(value.item())
+            with torch.no_grad():
+                method.after_step(logits, batch, run)
+        assert values[1] == pytest.approx(values[0], rel=0.03, abs=0.003)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_what_is_corrected_was_unknown(name, parameters, rng):
+    """Through ten epochs; and a run that is asked goes on like one that is not."""
+    method, labels = make(name, parameters), labels_of(rng, 6, 5)
+    runs = [started(method, make_run(labels, epoch=1)) for _ in range(2)]
+    count = 0
+    for epoch in range(1, 11):
+        scores, values = torch.from_numpy(rng.normal(scale=3, size=(6, 5))).float(), []
+        for run, asked in zip(runs, (True, False), strict=True):
+            run.epoch = epoch
+            method.before_epoch(run)
+            logits = scores.clone().requires_grad_()
+            value, batch = step(method, logits, labels, run)
+            value.backward()
+            values.append(value)
+            with torch.no_grad():
+                corrected = method.corrected(logits, batch, run) if asked else None
+                method.after_step(logits, batch, run)
+            if corrected is not None:
+                assert corrected.dtype == torch.bool
+                assert corrected.shape == labels.shape
+                assert (labels[corrected] == 0).all()
+                count += int(corrected.sum())
+        assert torch.equal(*values)
+    assert count > 0 or name not in CORRECTING
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bfloat16_training_gives_the_loss_float32_logits(name, rng):
+    labels = labels_of(rng, 8, 6)
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    model = Classifier([str(column) for column in range(6)], 3)
+    module, _ = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    logits = module(torch.from_numpy(rng.normal(size=(8, 3))).float())
+    value = loss(make(name), logits, labels)
+    assert logits.dtype == value.dtype == torch.float32
+    fabric.backward(value)
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_known_equals_bce_where_only_unknowns_differ(name, rng):
+    if name not in EQUALS_BCE:
+        pytest.skip("differs from BCE on known labels too")
+    logits, labels = torch.from_numpy(rng.normal(size=(5, 4))).float(), labels_of(rng, 5, 4, known=1.0)
+    torch.testing.assert_close(loss(make(name), logits, labels), loss(make("bce"), logits, labels))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_known_labels_pull_their_own_way(name, rng):
+    """No rule for unknown labels may turn a known one round."""
+    labels = labels_of(rng, 6, 5)
+    logits = torch.zeros(6, 5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(loss(make(name), logits, labels), logits)
+    assert (gradient[labels > 0] <= 0).all()
+    assert (gradient[labels < 0] >= 0).all()
+    assert gradient[labels > 0].abs().sum() > 0
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_parameters_survive_json(name, parameters):
+    method = make(name, parameters)
+    kept = json.loads(json.dumps(methods.parameters_of(method)))
+    assert make(name, kept) == method
+    as_text = {key: str(value).lower() for key, value in kept.items()}
+    assert make(name, as_text) == method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_starts_at_a_possible_rate(name, rng):
+    labels = Labels.from_dense(labels_of(rng, 50, 6).numpy())
+    rate = make(name).initial_rate(labels)
+    assert rate.shape == (6,)
+    assert ((rate > 0) & (rate < 1)).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["bce", "bce_ls", "ignore", "weighted_ignore", "negative", "positive", "wan", "an_ls"]
+)
+def test_initial_rate_is_the_answer_of_a_model_that_ignores_the_image(name, rng):
+    """The constant logit at the initial rate is where the gradient of the whole data set vanishes."""
+    labels = labels_of(rng, 4000, 3, known=1.0 if name in FULL_ONLY else 0.5)
+    rate = make(name).initial_rate(Labels.from_dense(labels.numpy()))
+    bias = torch.logit(torch.from_numpy(rate)).requires_grad_()
+    value = loss(make(name), bias.expand(4000, 3), labels)
+    (gradient,) = torch.autograd.grad(value, bias)
+    # A shared image weight moves the optimum a little, since images with more known labels weigh less.
+    assert gradient.abs().max() < (2e-2 if name == "weighted_ignore" else 2e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_listed_with_paper_and_one_line(name):
+    kind = methods.find(name)
+    assert kind.paper
+    assert methods.one_line(kind).endswith(".")
+    assert all(field.default is not dataclasses.MISSING for field in dataclasses.fields(kind))
+    for alias in kind.aliases:
+        assert methods.find(alias) is kind
+
+
+def test_sampled_negative_enters_at_its_rate(rng):
+    labels, logits = labels_of(rng, 400, 50), torch.zeros(400, 50)
+    method = make("sampled_negative", {"rate": 0.25})
+    known = (labels != 0).sum().item()
+    entered = loss(method, logits, labels).item() * labels.numel() / np.log(2)
+    assert entered == pytest.approx(known + 0.25 * (labels.numel() - known), rel=0.03)
+    assert loss(method, logits, labels, seed=0) == loss(method, logits, labels, seed=0)
+    assert loss(method, logits, labels, seed=0) != loss(method, logits, labels, seed=1)
+    by_default = loss(make("sampled_negative"), logits, labels).item() * labels.numel() / np.log(2)
+    assert by_default == pytest.approx(known + (labels.numel() - known) / 49, rel=0.05)
+
+
+def test_what_cannot_be_learnt_from_is_said():
+    positives = Labels.from_dense([[1, 0], [0, 1]])
+    with pytest.raises(InputError, match="2 of 4 are unknown"):
+        make("bce").check(positives)
+    for name in ("ignore", "weighted_ignore"):
+        with pytest.raises(InputError, match="known to be absent, but there are none"):
+            make(name).check(positives)
+    make("negative").check(positives)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("negtive", {}, 'no method "negtive"; did you mean "negative"'),
+        ("negative", {"weight": 1}, 'has no parameter "weight"; did you mean "positive_weight"'),
+        ("wan", {"weight": 1}, "it has none"),
+        ("negative", {"positive_weight": "five"}, "not a value for positive_weight: it must be a number"),
+        ("sampled_negative", {"rate": 2}, "must lie in"),
+        ("asl", {"clip": 1}, "must lie in"),
+        ("asl", {"gamma_negative": 0.5}, "0 or at least 1"),
+    ],
+)
+def test_bad_parameters_are_named(name, parameters, message):
+    with pytest.raises(InputError, match=message):
+        make(name, parameters)

@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+import torch
+
+from tertium.data.batches import Batch
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.labels.readers import read_labels
+from tertium.schemes import parse
+from tests.methods.test_conformance import labels_of, make, make_run
+
+
+def gradient(method, logits, labels, propensity=None):
+    run = make_run(labels)
+    method.prepare(run)
+    if propensity is not None:
+        run.state.tensors["propensity"] = propensity
+    logits = logits.clone().requires_grad_()
+    terms = method.terms(logits, Batch(torch.empty(len(logits), 0), labels, torch.arange(len(logits))), run)
+    return torch.autograd.grad(sum(terms.values()), logits)[0]
+
+
+def drawn(rng, rate, seen_present, seen_absent, images=40_000):
+    """Labels of which a present one is known with one probability, an absent one with another."""
+    truth = np.where(rng.random((images, len(rate))) < rate, 1, -1)
+    seen = rng.random(truth.shape) < np.where(truth > 0, seen_present, seen_absent)
+    return Labels.from_dense((truth * seen).astype(np.int8))
+
+
+def test_equal_propensities_are_ignore(rng):
+    logits, labels = torch.from_numpy(rng.normal(scale=3, size=(40, 6))), labels_of(rng, 40, 6)
+    method = make("likelihood")
+    seen = method.propensities(Labels.from_dense(labels.numpy()))
+    np.testing.assert_allclose(seen[0], seen[1], rtol=1e-12)
+    found = gradient(method, logits, labels)
+    torch.testing.assert_close(found, gradient(make("ignore"), logits, labels))
+    assert found[labels == 0].abs().max() < 1e-12
+
+
+def test_propensities_of_one_are_negative(rng):
+    """All present labels would have been seen, so what was not is absent."""
+    logits, labels = torch.from_numpy(rng.normal(size=(40, 6))), labels_of(rng, 40, 6)
+    sure = torch.tensor([[1 - 1e-6] * 6, [0.3] * 6], dtype=torch.float64)
+    found = gradient(make("likelihood"), logits, labels, sure)
+    torch.testing.assert_close(found, gradient(make("negative"), logits, labels), atol=1e-6, rtol=0)
+    doubtful = torch.tensor([[0.5] * 6, [0.3] * 6], dtype=torch.float64)
+    between = gradient(make("likelihood"), logits, labels, doubtful)[labels == 0]
+    assert ((between > 0) & (between < found[labels == 0])).all()
+
+
+def test_as_many_labels_per_image_as_are_known_is_negative(rng):
+    labels = (labels_of(rng, 400, 5) == 1).to(torch.int8)
+    logits = torch.from_numpy(rng.normal(size=(400, 5)))
+    exact = make("likelihood", {"labels_per_image": labels.sum().item() / 400})
+    found = gradient(exact, logits, labels)
+    torch.testing.assert_close(found, gradient(make("negative"), logits, labels), atol=1e-6, rtol=0)
+
+
+def test_frequencies_and_propensities_are_recovered(rng):
+    """Positives only, annotated alike: from the number of labels per image, without any known absence."""
+    rate = np.array([0.02, 0.1, 0.4])
+    labels = drawn(rng, rate, seen_present=0.3, seen_absent=0.0)
+    method = make("likelihood", {"labels_per_image": rate.sum()})
+    np.testing.assert_allclose(method.initial_rate(labels), rate, rtol=0.1)
+    seen = method.propensities(labels)
+    np.testing.assert_allclose(seen[0], 0.3, rtol=0.1)
+    assert seen[1].max() < 1e-4
+    by_share = make("likelihood").initial_rate(drawn(rng, rate, seen_present=0.5, seen_absent=0.5))
+    np.testing.assert_allclose(by_share, rate, rtol=0.15)
+
+
+def test_too_large_a_guess_makes_no_class_certain(rng):
+    """Four times the truth would be a frequency of 1.6 for the last class."""
+    labels = drawn(rng, np.array([0.02, 0.1, 0.4]), seen_present=0.3, seen_absent=0.0)
+    rate = make("likelihood", {"labels_per_image": 4 * 0.52}).initial_rate(labels)
+    np.testing.assert_allclose(rate, [0.08, 0.4, 0.12 + 0.9 * 0.88], rtol=0.1)
+
+
+@pytest.mark.parametrize("k", [None, 0.52, 2.0])
+def test_the_initial_rate_is_the_answer_of_a_model_that_ignores_the_image(rng, k):
+    """π is where the likelihood of one bias per class is largest, whatever k is assumed."""
+    labels = drawn(rng, np.array([0.02, 0.1, 0.4]), 0.3, 0.3 if k is None else 0.0)
+    method = make("likelihood", {"labels_per_image": k})
+    method.check(labels)
+    bias = torch.logit(torch.from_numpy(method.initial_rate(labels)))
+    found = gradient(method, bias.expand(labels.shape), torch.from_numpy(labels.dense()))
+    assert found.sum(dim=0).abs().max() < 1e-5
+    moved = gradient(method, (bias + 0.5).expand(labels.shape), torch.from_numpy(labels.dense()))
+    assert (moved.sum(dim=0) > 5e-5).all()
+
+
+def test_the_number_of_labels_per_image_is_asked_for():
+    positives = Labels.from_dense([[1, 1, 0], [0, 1, 0]])
+    with pytest.raises(InputError, match=r"needs labels_per_image.*no label is known to be absent"):
+        make("likelihood").check(positives)
+    make("likelihood").check(Labels.from_dense([[1, 1, 0], [0, 1, -1]]))
+    make("likelihood", {"labels_per_image": 2}).check(positives)
+    for impossible in (1.2, 3.5):
+        with pytest.raises(InputError, match=r"1\.5 of 3 labels per image are already known"):
+            make("likelihood", {"labels_per_image": impossible}).check(positives)
+    with pytest.raises(InputError, match="must be above 0"):
+        make("likelihood", {"labels_per_image": 0})
+
+
+def test_extreme_logits_stay_exact(rng):
+    """float32 logits of ±100: the value is the logarithm of what is left of one side."""
+    labels = torch.zeros(2, 1, dtype=torch.int8)
+    run = make_run(labels)
+    run.state.tensors["propensity"] = torch.tensor([[0.75], [0.5]], dtype=torch.float64)
+    for z, left in ((100.0, 0.25), (-100.0, 0.5)):
+        batch = Batch(torch.empty(2, 0), labels, torch.arange(2))
+        (value,) = make("likelihood").terms(torch.full((2, 1), z), batch, run).values()
+        assert value.item() == pytest.approx(-np.log(left), abs=2e-5)
+
+
+def test_single_positives_have_the_scale_of_the_truth(coco):
+    """COCO has 2.9 labels per image: given that, π sums to it although one positive each is known."""
+    truth = read_labels(coco / "labels.csv", unlisted="absent")[:5000]
+    k = truth.class_counts[0].sum() / 5000
+    rate = make("likelihood", {"labels_per_image": k}).initial_rate(parse("single_positive").apply(truth, 0))
+    assert rate.sum() == pytest.approx(k, rel=0.05)
+    assert np.corrcoef(rate, truth.class_counts[0] / 5000)[0, 1] > 0.9

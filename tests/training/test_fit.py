@@ -1,0 +1,269 @@
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+from tertium.config import HEAD, Settings
+from tertium.data.batches import FeatureLoader, Order, loader
+from tertium.data.inputs import open_inputs
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.methods import Method, make
+from tertium.models.classifier import Classifier, pretrained
+from tertium.training.choosing import Best, Verdict
+from tertium.training.fit import fit, make_fabric, rate_factor
+
+
+@pytest.fixture
+def data(rng):
+    features = rng.normal(size=(64, 5)).astype(np.float32)
+    labels = Labels.from_dense(np.where(features[:, :3] > 0, 1, -1))
+    return features, labels
+
+
+PLAN = HEAD.resolved(64, 16, 1)
+
+
+def run(data, method=None, phase=PLAN, scores=None, **settings):
+    features, labels = data
+    given = iter(scores or [])
+    return fit(
+        Classifier(labels.classes, features.shape[1]),
+        method or make("negative"),
+        FeatureLoader(features, labels, Order(len(labels), 16)),
+        replace(phase, **settings),
+        labels=labels,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=lambda *_: Verdict({"score": next(given, None)}),
+    )
+
+
+def test_training_equals_a_bare_loop(data):
+    """The engine adds nothing to the arithmetic: same batches, same steps, same weights."""
+    features, labels = data
+    phase = replace(PLAN, epochs=3, batch_size=16, lr=0.01, weight_decay=0.1)
+    fitted = run(data, phase=phase)
+    model = Classifier(labels.classes, 5)
+    groups = [
+        {"params": [model.head.weight], "weight_decay": 0.1},
+        {"params": [model.head.bias], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    step, steps = 0, 12
+    for epoch in (1, 2, 3):
+        order = np.random.default_rng((0, epoch)).permutation(64)
+        for rows in np.split(order, 4):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * rate_factor(phase, (step + 0.5) / steps)
+            target = torch.from_numpy(labels.dense(rows) > 0).float()
+            logits = model(torch.from_numpy(features[rows]))
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+    torch.testing.assert_close(fitted.model.head.weight, model.head.weight)
+    torch.testing.assert_close(fitted.model.head.bias, model.head.bias)
+
+
+def test_the_best_epoch_is_kept(data):
+    scores = [0.2, 0.5, 0.4, 0.3]
+    fitted = run(data, scores=scores, epochs=4, patience=9, schedule="constant", lr=0.05)
+    again = run(data, scores=scores[:2], epochs=4, patience=9, schedule="constant", lr=0.05)
+    assert fitted.best_epoch == 2
+    assert [record["score"] for record in fitted.records] == scores
+    short = run(data, epochs=4, patience=9, schedule="constant", lr=0.05)
+    assert short.best_epoch == 4  # no score: nothing is chosen, the last epoch counts
+    assert not torch.equal(fitted.model.head.weight, short.model.head.weight)
+    assert again.best_epoch == 4
+
+
+def test_early_stopping(data):
+    fitted = run(data, scores=[0.5, 0.4, 0.3, 0.9], epochs=4, patience=2)
+    assert len(fitted.records) == 3
+    assert fitted.best_epoch == 1
+
+
+def test_records_hold_mean_terms(data):
+    fitted = run(data, epochs=2)
+    assert [record["epoch"] for record in fitted.records] == [1, 2]
+    for record in fitted.records:
+        assert record["loss"] == pytest.approx(sum(record["terms"].values()))
+        assert 0 < record["loss"] < math.log(2) + 0.1
+    assert fitted.records[1]["loss"] < fitted.records[0]["loss"]
+
+
+def test_average_is_what_is_judged_and_kept(data):
+    plain = run(data, epochs=2, lr=0.05)
+    averaged = run(data, epochs=2, lr=0.05, ema=0.9)
+    assert not torch.equal(plain.model.head.weight, averaged.model.head.weight)
+    assert averaged.model.head.weight.norm() < plain.model.head.weight.norm()  # it lags behind
+
+
+def test_clipping_changes_the_steps(data):
+    """Gradients that differ in length from step to step lead elsewhere when they are clipped."""
+
+    @dataclass(frozen=True)
+    class Steep(Method):
+        name: ClassVar[str] = "steep_for_test"
+        paper: ClassVar[str] = "test"
+
+        def terms(self, logits, batch, run):
+            return {"steep": 1e6 * logits.square().mean() + logits.mean()}
+
+    free, clipped = (run(data, Steep(), epochs=1, clip=clip) for clip in (0.0, 1e-3))
+    assert not torch.equal(free.model.head.weight, clipped.model.head.weight)
+
+
+def test_hooks_are_called_in_order(data):
+    calls = []
+
+    @dataclass(frozen=True)
+    class Spy(Method):
+        name: ClassVar[str] = "spy_for_test"
+        paper: ClassVar[str] = "test"
+
+        def prepare(self, run):
+            calls.append(("prepare", run.epoch))
+
+        def before_epoch(self, run):
+            calls.append(("before", run.epoch))
+
+        def terms(self, logits, batch, run):
+            assert logits.requires_grad
+            return {"one": logits.mean()}
+
+        def after_step(self, logits, batch, run):
+            assert not torch.is_grad_enabled()
+            calls.append(("after", run.epoch))
+
+    run(data, Spy(), epochs=2)
+    epoch = [("after", 0)] * 4
+    expected = [("prepare", 1)]
+    for number in (1, 2):
+        expected += [("before", number)] + [("after", number) for _ in epoch]
+    assert calls == expected
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(data):
+    features, labels = data
+    features[3, 2] = np.nan
+    with pytest.raises(
+        InputError, match=r'not finite in epoch 1, step .*"bce" is nan; the images of this batch are'
+    ):
+        run((features, labels), epochs=2)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "one_cycle"])
+def test_schedules_rise_and_fall(schedule):
+    phase = replace(HEAD, schedule=schedule, warmup=0.25)
+    rates = [rate_factor(phase, done) for done in np.linspace(0, 1, 101)]
+    assert max(rates) == pytest.approx(1)
+    assert np.argmax(rates) == 25
+    assert all(later > earlier for earlier, later in itertools.pairwise(rates[:26]))
+    assert rates[-1] == pytest.approx(1 if schedule == "constant" else 0)
+    assert rates[0] == (0.04 if schedule == "one_cycle" else 0)
+
+
+def test_no_warmup():
+    assert rate_factor(replace(HEAD, warmup=0.0), 0.0) == 1
+
+
+def test_the_engine_uses_what_is_asked_for():
+    assert make_fabric(Settings(device="cpu")).device.type == "cpu"
+    assert "bf16" in str(make_fabric(Settings(device="cpu", precision="bf16-mixed"))._precision.precision)
+
+
+@dataclass(frozen=True)
+class Ruined(Method):
+    """Learns as `negative` does, then spoils its weights."""
+
+    name: ClassVar[str] = "ruined"
+    paper: ClassVar[str] = "none"
+
+    def terms(self, logits, batch, run):
+        return make("negative").terms(logits, batch, run)
+
+    def finish(self, model, run):
+        with torch.no_grad():
+            model.head.weight.fill_(7)
+        return True
+
+
+@pytest.mark.parametrize(("afterwards", "kept"), [(0.6, True), (0.5, True), (0.4, False), (None, True)])
+def test_what_a_method_finishes_must_not_be_worse(data, afterwards, kept):
+    fitted = run(data, Ruined(), scores=[0.2, 0.5, 0.3, afterwards], epochs=3, patience=9)
+    assert bool((fitted.model.head.weight == 7).all()) is kept
+    assert fitted.best_epoch == 2
+    assert fitted.kept.figures["score"] == (afterwards if kept else 0.5)
+
+
+def test_a_judgement_decides_before_the_score(data):
+    features, labels = data
+    given = iter([(0.9, [-3.0, -4.0]), (0.5, [-1.0, -1.1]), (0.7, [-0.1, -1.9]), (0.8, [-2.0, -1.0])])
+    fitted = fit(
+        Classifier(labels.classes, features.shape[1]),
+        make("negative"),
+        FeatureLoader(features, labels, Order(len(labels), 16)),
+        replace(PLAN, epochs=4, patience=9),
+        labels=labels,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=lambda *_: verdict(*next(given)),
+    )
+    assert fitted.best_epoch == 2  # the third is no better by more than the doubt
+    assert fitted.kept.figures["score"] == 0.5
+
+
+def verdict(score, each):
+    return Verdict({"score": score}, np.array(each))
+
+
+@pytest.mark.parametrize(
+    ("later", "epoch"),
+    [
+        (False, 2),  # a head: what comes after is no better by more than its error
+        (True, 4),  # a whole network: the last is behind the third, but not by more than its error
+    ],
+)
+def test_few_images_do_not_overrule_what_is_known_beforehand(later, epoch):
+    model = Classifier(("a",), 2)
+    said = ([-3, -4], [-1, -1.1], [-0.1, -1.9], [-0.9, -1.2], [-2, -2.1])
+    epochs = [verdict(0.5, np.array(2 * each, dtype=float)) for each in said]
+    best = Best(later=later)
+    for number, offered in enumerate(epochs, 1):
+        best.offer(number, offered, model)
+    assert best.epoch == epoch
+    again = Best(later=later)
+    again.restore(epoch, {}, [offered.figures for offered in epochs], best.judgements())
+    # Clearly worse than the third epoch, not clearly than the fourth; and no better than the second.
+    again.offer(6, verdict(0.9, np.array([-0.3, -2.1, -0.3, -2.1])), model)
+    assert again.epoch == epoch
+
+
+def test_a_whole_network_is_kept_from_its_latest_good_epoch():
+    images = np.zeros((8, 32, 32, 3), dtype=np.uint8)
+    labels = Labels.from_dense(np.ones((8, 1), dtype=np.int8))
+    inputs = open_inputs(images, None, labels.images.to_pylist())
+    backbone = pretrained("mobilenetv3_small_050", "random")
+    given = iter([verdict(0.5, [0.0, 0.0]), verdict(0.5, [1.0, 1.0]), verdict(0.5, [0.5, 1.2])])
+    fitted = fit(
+        Classifier(labels.classes, backbone.width, backbone),
+        make("negative"),
+        loader(inputs, labels, 32, Order(8, 4), workers=0),
+        replace(PLAN, epochs=3, patience=9, backbone_lr=1e-3),
+        labels=labels,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=lambda *_: next(given),
+    )
+    assert fitted.best_epoch == 3
+
+
+def test_how_much_better_a_model_is():
+    assert verdict(0.1, [1.0]).gain(verdict(0.9, [0.0])) == (1.0, 0.0)
+    assert Verdict({"score": 0.75}).gain(Verdict({"score": 0.5})) == (0.25, 0.0)
+    assert Verdict({"score": None}).gain(Verdict({"score": 0.5})) is None
