@@ -30,6 +30,7 @@ from tertium.training.train import train
 
 CPU = torch.device("cpu")
 SIZE = 32
+ENTRY = 36  # bytes of the index that a row has
 PATIENCE = 300  # seconds that anything may take on a busy machine
 fork = multiprocessing.get_context("fork")
 
@@ -188,7 +189,7 @@ def test_pixels_in_memory_are_kept_too(backbone, rng, cache):
 
 
 def kept(cache):
-    return sum(path.stat().st_size // 32 for path in cache.rglob("*.keys"))
+    return sum(path.stat().st_size // ENTRY for path in cache.rglob("*.index"))
 
 
 def test_a_killed_process_leaves_what_it_has_done(backbone, photos, cache, monkeypatch, tmp_path):
@@ -220,16 +221,49 @@ def test_an_interruption_loses_nothing_that_is_done(backbone, photos, cache):
 
 def test_torn_files_are_read_as_far_as_they_are_whole(backbone, photos, cache):
     found = extractor(backbone)(watched(photos))
-    (rows,), (keys,) = cache.rglob("*.rows"), cache.rglob("*.keys")
+    (rows,), (index,) = cache.rglob("*.rows"), cache.rglob("*.index")
     width = 2 * found.shape[1]
-    os.truncate(keys, 32 * 9 + 5)
+    os.truncate(index, ENTRY * 9 + 5)
     os.truncate(rows, width * 7 + 1)
     again = watched(photos)
     np.testing.assert_array_equal(extractor(backbone)(again), found)
     assert len(again.opened) == 5
     rows.unlink()
-    keys.with_suffix(".rows").write_bytes(b"")
+    index.with_suffix(".rows").write_bytes(b"")
     np.testing.assert_array_equal(extractor(backbone)(watched(photos)), found)
+
+
+def test_a_changed_byte_is_noticed_and_its_row_computed_again(backbone, photos, cache, rng):
+    found = extractor(backbone)(watched(photos))
+    (rows,) = cache.rglob("*.rows")
+    content, width = rows.read_bytes(), 2 * found.shape[1]
+    zeroed = content[: 3 * width] + bytes(2 * width) + content[5 * width :]
+    swapped = content[width : 2 * width] + content[:width] + content[2 * width :]
+    flips = [(bytearray(content), 1) for _ in range(4)]
+    for changed, _ in flips:
+        changed[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    for changed, damaged in ((zeroed, 2), (swapped, 2), *flips):
+        for later in sorted(cache.rglob("*.rows")):  # what was computed again is forgotten
+            if later != rows:
+                later.unlink()
+        rows.write_bytes(changed)
+        again, heard = watched(photos), Notes()
+        np.testing.assert_array_equal(extractor(backbone, progress=heard)(again), found)
+        assert len(again.opened) == damaged
+        text = f"features of {damaged} images were damaged in the cache and computed again"
+        assert heard.notes[0] == text
+        np.testing.assert_array_equal(extractor(backbone)(watched(photos)), found)
+
+
+def test_a_damaged_row_gives_way_to_the_one_that_was_computed_again(backbone, photos, cache):
+    found = extractor(backbone)(watched(photos))
+    (rows,) = cache.rglob("*.rows")
+    rows.write_bytes(bytes(rows.stat().st_size))
+    extractor(backbone)(watched(photos))
+    again, heard = watched(photos), Notes()
+    np.testing.assert_array_equal(extractor(backbone, progress=heard)(again), found)
+    assert again.opened == []
+    assert len(heard.notes) == 1  # nothing is damaged any more
 
 
 def test_two_processes_may_write_at_once(backbone, photos, cache, monkeypatch):

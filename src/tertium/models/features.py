@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property
@@ -36,6 +37,7 @@ Rows = npt.NDArray[np.float16]  # [N, D]
 Keys = npt.NDArray[np.bytes_]  # [N] checksums of images
 Pixels = npt.NDArray[np.uint8]  # [3, H, W]
 _KEY = np.dtype("S32")  # a SHA-256
+_ENTRY = np.dtype([("key", _KEY), ("checksum", "<u4")])  # of one row: which image, and what was written
 _PIXELS = 1  # to be raised when decoding or resizing gives other pixels for the same file
 _BATCH = 64  # images that torch gets at once
 _FLUSH = 1.0  # seconds of work that a killed process may lose
@@ -180,6 +182,10 @@ class Extractor:
             for key, row in self._computed(chain([first], images)):
                 store.add(key, row)
                 self._progress.advance()
+        if store.damaged:
+            self._progress.note(
+                f"features of {len(store.damaged):,} images were damaged in the cache and computed again"
+            )
         return keys
 
     def _computed(self, images: Iterator[tuple[bytes, Pixels]]) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
@@ -246,45 +252,70 @@ def _list_broken(path: Path, broken: list[str]) -> None:
 class Store:
     """Rows of features by the checksum of the image, in a folder that several processes may add to.
 
-    Each process appends to two files of its own: rows and, once these are on disk, their keys. So what is
-    half written is never read, nothing waits for a lock, and what is written never changes.
+    Each process appends to two files of its own: rows and, once these are on disk, an index with the key and
+    the checksum of each row. So what is half written is never read, nothing waits for a lock, and what is
+    written never changes. A row that has changed nevertheless counts as missing.
     """
 
     def __init__(self, folder: Path, width: int) -> None:
         self._folder, self._width = folder, width
-        self._own: Path | None = None  # file of the keys that this process adds
+        self._own: Path | None = None  # the index that this process adds to
         self._waiting: list[tuple[bytes, npt.NDArray[Any]]] = []
         self._flushed = time.monotonic()
+        self.damaged: set[bytes] = set()  # keys that were asked for, whose rows are not what was written
         self.load()
 
     def load(self) -> None:
         """Look what there is by now."""
-        keys, self._parts = [np.empty(0, dtype=_KEY)], []
-        for path in sorted(self._folder.glob("*.keys")):
+        entries, self._parts = [np.empty(0, dtype=_ENTRY)], []
+        for path in sorted(self._folder.glob("*.index")):
             rows = path.with_suffix(".rows")
             whole = rows.stat().st_size // (2 * self._width) if rows.is_file() else 0
-            found = np.fromfile(path, dtype=_KEY)[:whole]
+            found = np.fromfile(path, dtype=_ENTRY)[:whole]
             if len(found):
-                keys.append(found)
+                entries.append(found)
                 self._parts.append(np.memmap(rows, np.float16, "r", shape=(len(found), self._width)))
-        everything = np.concatenate(keys)
-        self._order = np.argsort(everything, kind="stable")
-        self._keys = everything[self._order]
+        everything = np.concatenate(entries)
+        self._starts = np.cumsum([0, *map(len, self._parts)])[:-1]
+        self._order = np.argsort(everything["key"], kind="stable")
+        self._keys, self._checksums = everything["key"][self._order], everything["checksum"][self._order]
 
     def __contains__(self, key: bytes) -> bool:
-        place = np.searchsorted(self._keys, np.array(key, dtype=_KEY))
-        return bool(place < len(self._keys) and self._keys[place] == np.array(key, dtype=_KEY))
+        return self._find(key) is not None
 
     def take(self, keys: Keys) -> Rows:
         """Return the rows [N, D] of keys that are all there."""
-        places = self._order[np.searchsorted(self._keys, keys)]
+        entries = np.searchsorted(self._keys, keys)
+        places = self._order[entries]
         found = np.empty((len(keys), self._width), dtype=np.float16)
-        start = 0
-        for part in self._parts:
+        for start, part in zip(self._starts, self._parts, strict=True):
             here = np.flatnonzero((places >= start) & (places < start + len(part)))
             found[here] = part[places[here] - start]
-            start += len(part)
+        sums = self._checksums[entries].tolist()
+        for number, (key, row, wanted) in enumerate(zip(keys, found, sums, strict=True)):
+            if _checksum(key, row) != wanted:
+                found[number] = self._intact(key)
         return found
+
+    def _intact(self, key: bytes) -> Rows:
+        row = self._find(key)
+        if row is None:
+            raise InputError(f"{self._folder}: the features kept there changed while they were read")
+        return row
+
+    def _find(self, key: bytes) -> Rows | None:
+        """Return the row of a key; where several processes have added it, the first that is undamaged."""
+        first = entry = int(np.searchsorted(self._keys, np.array(key, dtype=_KEY)))
+        while entry < len(self._keys) and self._keys[entry] == key.rstrip(b"\0"):
+            place = self._order[entry]
+            part = int(np.searchsorted(self._starts, place, "right")) - 1
+            row: Rows = self._parts[part][place - self._starts[part]]
+            if _checksum(key, row) == self._checksums[entry]:
+                return row
+            entry += 1
+        if entry > first:
+            self.damaged.add(key)
+        return None
 
     def add(self, key: bytes, row: npt.NDArray[Any]) -> None:
         """Keep a row."""
@@ -302,19 +333,25 @@ class Store:
         if not waiting:
             return
         rows = np.stack([row for _, row in waiting]).astype(np.float16)
+        sums = [(key, _checksum(key, row)) for (key, _), row in zip(waiting, rows, strict=True)]
         try:
             if self._own is None:
-                handle, name = tempfile.mkstemp(dir=self._folder, suffix=".keys")
+                handle, name = tempfile.mkstemp(dir=self._folder, suffix=".index")
                 os.close(handle)
                 self._own = Path(name)
             _append(self._own.with_suffix(".rows"), rows.tobytes())
-            _append(self._own, b"".join(key for key, _ in waiting))
+            _append(self._own, np.array(sums, dtype=_ENTRY).tobytes())
         except OSError as error:
             raise InputError(
                 f"{self._folder}: features cannot be kept ({error.strerror}); "
                 "set TERTIUM_CACHE to another folder, or to off"
             ) from None
         self._flushed = time.monotonic()
+
+
+def _checksum(key: bytes, row: Rows) -> int:
+    """Of a row and whose it is; NumPy drops the zeros that a key ends with."""
+    return zlib.crc32(row.data, zlib.crc32(key.rstrip(b"\0")))
 
 
 def _append(path: Path, content: bytes) -> None:
