@@ -18,7 +18,19 @@ from tertium import schemes
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.labels.tree import LabelTree
-from tertium.schemes import Balanced, Federated, Hierarchy, PerClass, PerImage, Positives, Random, Scheme
+from tertium.schemes import (
+    Balanced,
+    Budget,
+    Federated,
+    Hierarchy,
+    PerClass,
+    PerImage,
+    Positives,
+    Random,
+    Salient,
+    Scheme,
+    Session,
+)
 
 Matrix = npt.NDArray[np.int8]
 SEEDS = st.integers(min_value=-3, max_value=2**70)
@@ -65,6 +77,9 @@ def cases(draw: st.DrawFn) -> tuple[Labels, Scheme, int]:
             st.builds(Balanced, SHARES, factor),
             st.builds(Federated, SHARES, factor),
             st.builds(Hierarchy, trees(labels)),
+            st.builds(Salient, SHARES, factor),
+            st.builds(Budget, st.integers(1, 6)),
+            st.builds(Session, SHARES),
         )
     )
     return labels, scheme, draw(SEEDS)
@@ -112,7 +127,19 @@ def test_the_text_of_a_scheme_gives_it_back(case: tuple[Labels, Scheme, int]) ->
 
 @pytest.mark.parametrize(
     "spec",
-    ["random:0.3", "ppl:0.3", "spl", "per_image:2,2", "fpc:5", "balanced:0.3", "federated", "hierarchy"],
+    [
+        "random:0.3",
+        "ppl:0.3",
+        "spl",
+        "per_image:2,2",
+        "fpc:5",
+        "balanced:0.3",
+        "federated",
+        "hierarchy",
+        "salient:0.3",
+        "budget:2",
+        "session:0.3",
+    ],
 )
 def test_another_seed_keeps_other_labels(spec: str) -> None:
     labels = named(random_matrix(200, 6))
@@ -200,7 +227,7 @@ def test_federated_counts(matrix: Matrix, keep: float, negatives: float, seed: i
 
 @given(
     matrices(),
-    st.sampled_from([Random, Positives, Balanced, Federated]),
+    st.sampled_from([Random, Positives, Balanced, Federated, Salient, Session]),
     st.tuples(SHARES, SHARES).map(sorted),
     SEEDS,
 )
@@ -211,7 +238,7 @@ def test_a_larger_share_contains_the_smaller(
     assert ((small == 0) | (small == large)).all()
 
 
-@given(matrices(), st.sampled_from(["per_class:{}", "per_image:{0},{0}"]), SEEDS)
+@given(matrices(), st.sampled_from(["per_class:{}", "per_image:{0},{0}", "budget:{}"]), SEEDS)
 def test_a_larger_count_contains_the_smaller(matrix: Matrix, spec: str, seed: int) -> None:
     small, large = (schemes.parse(spec.format(n)).apply(named(matrix), seed).dense() for n in (1, 3))
     assert ((small == 0) | (small == large)).all()
@@ -223,6 +250,59 @@ def test_schemes_share_their_positives() -> None:
     kept = [schemes.parse(spec).apply(labels, 7).dense() > 0 for spec in specs]
     assert (kept[0] == kept[1]).all()
     assert (kept[0] == kept[2]).all()
+
+
+# ---- annotators who choose ---------------------------------------------------------------------------------
+
+
+@given(matrices(), SHARES, st.floats(0, 4), SEEDS)
+def test_salient_counts(matrix: Matrix, keep: float, negatives: float, seed: int) -> None:
+    present, absent = counts(Salient(keep, negatives).apply(named(matrix), seed).dense())
+    assert present == round(keep * (matrix > 0).sum())
+    assert absent == min(round(negatives * present), (matrix < 0).sum())
+
+
+@given(matrices(), st.integers(1, 6), SEEDS)
+def test_budget_notes_present_labels_first(matrix: Matrix, k: int, seed: int) -> None:
+    have, kept = counts(matrix, axis=1), counts(Budget(k).apply(named(matrix), seed).dense(), axis=1)
+    assert kept[0].tolist() == np.minimum(have[0], k).tolist()
+    assert kept[1].tolist() == np.minimum(have[1], k - kept[0]).tolist()
+
+
+@given(matrices(), SHARES, SEEDS)
+def test_session_looks_at_whole_images(matrix: Matrix, share: float, seed: int) -> None:
+    kept = Session(share).apply(named(matrix), seed).dense()
+    looked_at = (kept == matrix).all(axis=1)
+    assert (looked_at | (kept == 0).all(axis=1)).all()
+    assert looked_at.sum() >= round(share * len(matrix)) >= looked_at[(matrix != 0).any(axis=1)].sum()
+
+
+@pytest.mark.parametrize("kind", [Salient(0.3), Budget(2)])
+def test_what_shows_plainly_is_noted(kind: Salient | Budget) -> None:
+    labels = named(random_matrix(400, 6))
+    plainness = np.random.default_rng(1).normal(size=labels.shape)
+    kept = dataclasses.replace(kind, plainness=plainness).apply(labels, 0).dense()
+    full = labels.dense()
+    noted, missed = (plainness[(full > 0) & known].mean() for known in (kept > 0, kept == 0))
+    assert noted > missed + 0.5
+    absent, passed = (plainness[(full < 0) & known] for known in (kept < 0, kept == 0))
+    assert absent.size == 0 or abs(absent.mean() - passed.mean()) < 0.2  # those are drawn at random
+
+
+def test_without_plainness_some_images_and_classes_are_plainer() -> None:
+    """Labels are noted more unevenly than each by chance alone."""
+    labels = named(np.ones((400, 40), dtype=np.int8))
+    chosen, chance = (parse.apply(labels, 0).dense() > 0 for parse in (Salient(0.3), Random(0.3)))
+    for axis in (0, 1):
+        assert chosen.mean(axis=axis).std() > 2 * chance.mean(axis=axis).std()
+
+
+def test_plainness_that_does_not_fit_is_refused() -> None:
+    labels = named(random_matrix(4, 3))
+    with pytest.raises(InputError, match=r"plainness must be \(4, 3\), as the labels are, not \(3, 4\)"):
+        Salient(0.5, plainness=np.zeros((3, 4))).apply(labels, 0)
+    with pytest.raises(InputError, match="plainness must be finite"):
+        Budget(1, plainness=np.full((4, 3), np.nan)).apply(labels, 0)
 
 
 # ---- hierarchy ---------------------------------------------------------------------------------------------
@@ -316,6 +396,10 @@ def test_hierarchy_names_a_class_that_the_labels_lack() -> None:
         ("federated", "federated:0.5,1"),
         ("federated:0.2", "federated:0.2,1"),
         ("hierarchy", "hierarchy"),
+        ("salient:0.3", "salient:0.3,1"),
+        ("salient:0.3,0", "salient:0.3,0"),
+        ("budget:2", "budget:2"),
+        ("session:0.25", "session:0.25"),
     ],
 )
 def test_parse(spec: str, canonical: str) -> None:
@@ -345,6 +429,8 @@ def test_parse(spec: str, canonical: str) -> None:
         ("fpc:1.5", "per_class: n must be a whole number from 1 up, not 1.5"),
         ("per_image:-1,all", 'per_image: positives must be a whole number from 0 up or "all", not -1'),
         ("per_image:1,al", 'per_image: negatives must be a whole number from 0 up or "all", not al'),
+        ("session:0", "session: share must be a number above 0 and at most 1, not 0"),
+        ("budget:0", "budget: k must be a whole number from 1 up, not 0"),
         ("per_image:0,0", "per_image: 0 positives and 0 negatives would keep nothing"),
     ],
 )

@@ -30,6 +30,8 @@ from tertium.labels.tree import LabelTree
 Mask = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
+Order = npt.NDArray[np.uint64 | np.float64]  # of entries: the smallest are kept first
+Plainness = npt.NDArray[np.floating]
 Count = int | Literal["all"]
 Rule = Mapping[str, Any]  # a field's metadata: what its value must be, in words and as a test
 
@@ -110,7 +112,7 @@ class Positives(Scheme):
     keep: float = field(metadata=SHARE)
 
     def _kept(self, labels: Labels, seed: int) -> Mask:
-        return _by_sign(labels, seed, "all", round(self.keep * _present(labels)), 0)
+        return _by_sign(labels, _priorities(labels, seed), "all", round(self.keep * _present(labels)), 0)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class SinglePositive(Scheme):
     aliases = ("spl",)
 
     def _kept(self, labels: Labels, seed: int) -> Mask:
-        return _by_sign(labels, seed, "image", 1, 0)
+        return _by_sign(labels, _priorities(labels, seed), "image", 1, 0)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class PerImage(Scheme):
         present, absent = (
             len(labels.classes) if count == "all" else count for count in (self.positives, self.negatives)
         )
-        return _by_sign(labels, seed, "image", present, absent)
+        return _by_sign(labels, _priorities(labels, seed), "image", present, absent)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class PerClass(Scheme):
     n: int = field(metadata=COUNT)
 
     def _kept(self, labels: Labels, seed: int) -> Mask:
-        return _by_sign(labels, seed, "class", self.n, self.n)
+        return _by_sign(labels, _priorities(labels, seed), "class", self.n, self.n)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Balanced(Scheme):
 
     def _kept(self, labels: Labels, seed: int) -> Mask:
         present = round(self.keep * _present(labels))
-        return _by_sign(labels, seed, "all", present, round(self.negatives * present))
+        return _by_sign(labels, _priorities(labels, seed), "all", present, round(self.negatives * present))
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,13 @@ class Federated(Scheme):
     def _kept(self, labels: Labels, seed: int) -> Mask:
         available = labels.class_counts[0]
         present = np.maximum(np.rint(self.keep * available), np.minimum(available, 1)).astype(np.int64)
-        return _by_sign(labels, seed, "class", present, np.rint(self.negatives * present).astype(np.int64))
+        return _by_sign(
+            labels,
+            _priorities(labels, seed),
+            "class",
+            present,
+            np.rint(self.negatives * present).astype(np.int64),
+        )
 
 
 @dataclass(frozen=True)
@@ -245,13 +253,79 @@ class Hierarchy(Scheme):
         return last
 
 
+@dataclass(frozen=True)
+class Salient(Scheme):
+    """Keeps a share of the present labels, plain ones likelier, and `negatives` times as many absent ones.
+
+    ``plainness`` [images, classes], in the order of the labels, says how plainly a class shows, for example
+    the logits of a good model. Chance counts as much as plainness does. Without ``plainness`` some images and
+    some classes are plainer than others at random. Absent labels are drawn at random.
+    """
+
+    name = "salient"
+    keep: float = field(metadata=SHARE)
+    negatives: float = field(default=1.0, metadata=FACTOR)
+    plainness: Plainness | None = field(default=None, compare=False, repr=False)
+
+    def _kept(self, labels: Labels, seed: int) -> Mask:
+        count = round(self.keep * _present(labels))
+        order = _by_plainness(labels, seed, self.plainness)
+        return _by_sign(labels, order, "all", count, round(self.negatives * count))
+
+
+@dataclass(frozen=True)
+class Budget(Scheme):
+    """Keeps k labels of each image: present ones first, plain ones likelier, then absent ones.
+
+    ``plainness`` is that of `Salient`.
+    """
+
+    name = "budget"
+    k: int = field(metadata=COUNT)
+    plainness: Plainness | None = field(default=None, compare=False, repr=False)
+
+    def _kept(self, labels: Labels, seed: int) -> Mask:
+        rows = labels.coo()[0]
+        order = _by_plainness(labels, seed, self.plainness)
+        present = _by_sign(labels, order, "image", self.k, 0)
+        left = self.k - np.bincount(rows[present], minlength=len(labels))
+        return present | _by_sign(labels, order, "image", 0, left)
+
+
+@dataclass(frozen=True)
+class Session(Scheme):
+    """Keeps all labels of a share of the images and nothing of the others."""
+
+    name = "session"
+    share: float = field(metadata=SHARE)
+
+    def _kept(self, labels: Labels, seed: int) -> Mask:
+        images = _mix(_hash(labels.images.to_pylist()) ^ _hash([f"session {seed}"]))
+        together = np.zeros(len(labels), dtype=np.int64)
+        looked_at = _smallest(images, together, np.array([round(self.share * len(labels))]))
+        return looked_at[labels.coo()[0]]
+
+
 def available() -> list[type[Scheme]]:
     """Return every scheme; the first line of its docstring says what it keeps.
 
     >>> [scheme.name for scheme in available()][:4]
     ['full', 'random', 'positives', 'single_positive']
     """
-    return [Full, Random, Positives, SinglePositive, PerImage, PerClass, Balanced, Hierarchy, Federated]
+    return [
+        Full,
+        Random,
+        Positives,
+        SinglePositive,
+        PerImage,
+        PerClass,
+        Balanced,
+        Hierarchy,
+        Federated,
+        Salient,
+        Budget,
+        Session,
+    ]
 
 
 def parse(spec: str, tree: LabelTree | None = None) -> Scheme:
@@ -333,7 +407,7 @@ def _present(labels: Labels) -> int:
 
 def _by_sign(
     labels: Labels,
-    seed: int,
+    order: Order,
     group: Literal["all", "image", "class"],
     present: int | Whole,
     absent: int | Whole,
@@ -347,10 +421,10 @@ def _by_sign(
     }[group]
     quota = np.empty((size, 2), dtype=np.int64)
     quota[:, 0], quota[:, 1] = present, absent
-    return _smallest(_priorities(labels, seed), 2 * groups + (values < 0), quota.reshape(-1))
+    return _smallest(order, 2 * groups + (values < 0), quota.reshape(-1))
 
 
-def _smallest(priority: Hashes, group: Whole, quota: Whole) -> Mask:
+def _smallest(priority: Order, group: Whole, quota: Whole) -> Mask:
     """Mark the quota[g] entries of smallest priority in each group g, all where there are fewer."""
     counts = np.bincount(group, minlength=len(quota))
     chosen: Mask = (quota > 0)[group]
@@ -361,6 +435,34 @@ def _smallest(priority: Hashes, group: Whole, quota: Whole) -> Mask:
     first = np.cumsum(counts * divided) - counts * divided  # where each group starts in the order
     chosen[order] = np.arange(len(order)) - first[group[order]] < quota[group[order]]
     return chosen
+
+
+def _by_plainness(labels: Labels, seed: int, plainness: Plainness | None) -> Order:
+    """Return an order of the known entries [K], the plainest present ones first and absent ones by chance."""
+    rows, columns, values = labels.coo()
+    chance = _deviates(_priorities(labels, seed, "noted"))
+    if plainness is None:
+        keys = _hash([f"plain {seed}"])
+        by_image, by_class = (
+            _deviates(_mix(_hash(names) ^ keys)) for names in (labels.images.to_pylist(), labels.classes)
+        )
+        plain = by_image[rows] + by_class[columns]
+    elif plainness.shape != labels.shape:
+        raise InputError(f"plainness must be {labels.shape}, as the labels are, not {plainness.shape}")
+    elif not np.isfinite(plainness).all():
+        raise InputError("plainness must be finite everywhere")
+    else:
+        plain = plainness[rows, columns].astype(np.float64)
+    among = plain[values > 0]
+    spread = among.std() if among.size else 0.0
+    plain = (plain - among.mean()) / spread if spread > 0 else np.zeros_like(plain)
+    return np.where(values > 0, -(plain + chance), chance)
+
+
+def _deviates(hashes: Hashes) -> npt.NDArray[np.float64]:
+    """Turn hashes into logistic deviates of variance one."""
+    share = ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) / 2**52
+    return np.asarray(np.log(share / (1 - share)) * (np.sqrt(3) / np.pi))
 
 
 def _find(wanted: Whole, cells: Whole, where: Mask) -> Whole:
