@@ -1,5 +1,7 @@
 """The one door for inputs: rows follow the names that are asked for, whoever asks."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -53,3 +55,17 @@ def test_windows_and_selections_keep_the_names(features):
     found = open_inputs(features=features)
     assert found.select(np.array([2, 1])).names == ["c.png", "b.png"]
     assert [part.names for part in found.windows(range(1, 3))] == [["b.png", "c.png"]]
+
+
+def test_an_image_edited_in_place_is_another_input(tmp_path):
+    """Nothing but the content tells: same name, same size, same date."""
+    for number, name in enumerate(NAMES):
+        Image.new("RGB", (20, 20), (number, 0, 0)).save((tmp_path / name).with_suffix(".bmp"))
+    before = open_inputs(tmp_path).fingerprint()
+    assert open_inputs(tmp_path).fingerprint() == before
+    path = tmp_path / "b.bmp"
+    about, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert open_inputs(tmp_path).fingerprint() != before

@@ -37,10 +37,6 @@ class Pictures(Protocol):
         """Return these rows only."""
         ...
 
-    def fingerprint(self, row: int) -> str:
-        """Return what tells this image from another, without decoding it."""
-        ...
-
     def checksum(self, row: int) -> bytes:
         """Return the SHA-256 of all that decoding sees: an edited image has another."""
         ...
@@ -63,10 +59,6 @@ class FolderPictures:
     def select(self, rows: npt.NDArray[np.int64]) -> FolderPictures:
         """Return these rows only."""
         return FolderPictures(self.folder, [self.names[row] for row in rows])
-
-    def fingerprint(self, row: int) -> str:
-        """The name and the size of the file."""
-        return f"{self.names[row]} {(self.folder / self.names[row]).stat().st_size}"
 
     def checksum(self, row: int) -> bytes:
         """Of the bytes of the file."""
@@ -93,10 +85,6 @@ class ArrayPictures:
     def select(self, rows: npt.NDArray[np.int64]) -> ArrayPictures:
         """Return these rows only."""
         return ArrayPictures(self.images[rows])
-
-    def fingerprint(self, row: int) -> str:
-        """A checksum of the pixels."""
-        return hashlib.sha256(np.ascontiguousarray(self.images[row]).data).hexdigest()
 
     def checksum(self, row: int) -> bytes:
         """Of the shape and the pixels."""
