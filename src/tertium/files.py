@@ -52,7 +52,9 @@ def read_json(path: str | Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error})") from None
 
 
@@ -62,12 +64,11 @@ def write_sealed(path: str | Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
-    """Read what `write_sealed` wrote; an object without a checksum, written by hand, is taken as it is."""
+    """Read what `write_sealed` wrote; anything else, or a changed file, is an `InputError`."""
     value = read_json(path)
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: holds no JSON object")
-    sealed = value.pop("sha256", None)
-    if sealed is not None and sealed != _seal(value):
+    if not isinstance(value, dict) or "sha256" not in value:
+        raise InputError(f"{path}: has no checksum, so it is damaged or not a file that Tertium wrote")
+    if value.pop("sha256") != _seal(value):
         raise InputError(f"{path}: was changed after it was written, or is damaged")
     return value
 

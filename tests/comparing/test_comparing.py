@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -174,6 +175,27 @@ def test_finished_cells_are_not_trained_again(work, tmp_path):
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
     assert after.keys() == before.keys()
     assert [path for path in files if after[path] != before[path]] == [files[0]]
+
+
+def test_a_changed_cell_is_trained_again(work, tmp_path, rng):
+    first = run(work, tmp_path / "out")
+    path = next((tmp_path / "out").rglob("negative-*.json"))
+    content = path.read_bytes()
+    better = re.sub(rb'"score": 0\.\d+', b'"score": 0.999', content)
+    unsealed = content.replace(b'"sha256"', b'"sha257"')
+    assert content not in (better, unsealed)
+    for changed in (better, unsealed, content[: len(content) // 2], b""):
+        path.write_bytes(changed)
+        again = run(work, tmp_path / "out", progress=(heard := Notes()))
+        assert scores(again) == scores(first)
+        assert heard.started == [("comparing", 1)]
+        assert re.search(r"negative-\w+\.json: .*; the cell is trained again", heard.texts[0])
+    content = path.read_bytes()
+    for _ in range(50):
+        changed = bytearray(content)
+        changed[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(changed)
+        assert scores(run(work, tmp_path / "out")) == scores(first)
 
 
 def test_data_are_read_once_and_labels_hidden_once(work, tmp_path, monkeypatch):

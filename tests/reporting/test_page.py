@@ -28,7 +28,7 @@ from tertium.comparing import Comparison, Entry
 from tertium.comparing.table import about
 from tertium.data.scenes import render
 from tertium.errors import InputError
-from tertium.files import write_json
+from tertium.files import write_json, write_sealed
 from tertium.labelling.completion import Prepared
 from tertium.labels import Labels
 from tertium.labels.readers import write_labels
@@ -331,7 +331,7 @@ def test_many_classes_name_only_some(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     config = run.config()
     config["data"]["classes"] = {f"class {at}": {"present": 999 - at, "absent": at} for at in range(100)}
-    write_json(run.path / "config.json", config)
+    write_sealed(run.path / "config.json", config)
     text = write_report(tmp_path / "report.html", [run], title="").read_text(encoding="utf-8")
     assert 10 <= len(set(re.findall(r">(class \d+)<", text))) <= 40
 
@@ -427,7 +427,7 @@ def test_frequencies_have_one_kind_of_axis(tmp_path: Path) -> None:
     wide, narrow = make_run(tmp_path / "wide", scheme="a"), make_run(tmp_path / "narrow", scheme="b")
     config = narrow.config()
     config["data"]["classes"] = {name: {"present": 40, "absent": 40} for name in CLASSES}
-    write_json(narrow.path / "config.json", config)
+    write_sealed(narrow.path / "config.json", config)
     axes = [figure.axes[0] for figure in _frequencies(read_runs([wide, narrow], [None, None]))]
     assert [each.get_yscale() for each in axes] == ["log", "log"]
     assert {each.get_ylabel() for each in axes} == {"images in % (logarithmic)"}
@@ -665,7 +665,7 @@ def test_a_thousand_classes(tmp_path: Path) -> None:
     config, counts = run.config(), zip(*labels.class_counts, strict=True)
     pairs = zip(labels.classes, counts, strict=True)
     config["data"]["classes"] = {name: {"present": int(a), "absent": int(b)} for name, (a, b) in pairs}
-    write_json(run.path / "config.json", config)
+    write_sealed(run.path / "config.json", config)
     Scored.collect([rng.random((80, 1000))], labels, np.full(1000, 0.5)).save(run.path)
     found = rng.random((5, 1000))
     Annotation(labels.classes, *found).save(run.path / "annotation.json")

@@ -21,7 +21,7 @@ from tertium import methods
 from tertium.data.batches import FeatureLoader, Order
 from tertium.data.feature_files import feature_names, load_features
 from tertium.errors import InputError, did_you_mean
-from tertium.files import write_json
+from tertium.files import write_sealed
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
 from tertium.labels.splits import divide
@@ -228,7 +228,7 @@ def train_cell(work: Work, fingerprint: str, task: Task) -> None:
     try:
         methods.make(cell.method, cell.settings["parameters"]).check(drawn.training)
     except InputError as error:  # it cannot learn from such labels; any other mistake ends the comparison
-        write_json(task.place, figures | {"score": None, "reason": str(error)})
+        write_sealed(task.place, figures | {"score": None, "reason": str(error)})
         return
     watch = _Watch(data, drawn) if task.watched else None
     try:
@@ -238,9 +238,9 @@ def train_cell(work: Work, fingerprint: str, task: Task) -> None:
     except InputError as error:
         if not task.may_fail:
             raise
-        write_json(task.place, figures | {"score": None, "reason": str(error)})
+        write_sealed(task.place, figures | {"score": None, "reason": str(error)})
         return
-    write_json(task.place, figures | _measured(data, drawn, outcome))
+    write_sealed(task.place, figures | _measured(data, drawn, outcome))
 
 
 def _measured(data: Data, drawn: Drawn, outcome: Outcome) -> dict[str, Any]:

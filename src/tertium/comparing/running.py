@@ -17,7 +17,7 @@ from tertium.comparing.cells import Cell, Data, Task, Work, opened, train_cell
 from tertium.comparing.rows import Column, Row, apart, described, resolved
 from tertium.comparing.search import trial_settings
 from tertium.errors import InputError
-from tertium.files import read_json
+from tertium.files import read_sealed
 from tertium.progress import Progress
 
 Figures = dict[str, Any]
@@ -86,7 +86,7 @@ def compare(
     _check_files(data, columns, progress)
     place = out / "cells" / fingerprint[:12]
     place.mkdir(parents=True, exist_ok=True)
-    run = _Run(place, watched=clean or every_epoch)
+    run = _Run(place, progress, watched=clean or every_epoch)
     with _trainer(work, fingerprint, jobs, progress) as train_all:
         trials = [(line, trial) for line in lines for trial in range(1, search + 1) if search > 1]
         if trials:
@@ -134,8 +134,8 @@ def _check_files(data: Data, columns: Sequence[Column], progress: Progress) -> N
 class _Run:
     """The cells of a comparison on disk."""
 
-    def __init__(self, place: Path, *, watched: bool) -> None:
-        self._place, self._watched = place, watched
+    def __init__(self, place: Path, progress: Progress, *, watched: bool) -> None:
+        self._place, self._progress, self._watched = place, progress, watched
         self._cells: dict[tuple[_Line, int, int], Cell] = {}
 
     def waiting(self, wanted: Sequence[tuple[_Line, int, int]]) -> list[Task]:
@@ -143,13 +143,13 @@ class _Run:
         tasks: dict[Path, Task] = {}  # two rows may mean the same cell
         for item in wanted:
             path = self._path(*item)
-            if not path.is_file() or self._lacks_epochs(read_json(path)):
+            if not self._done(path):
                 tasks[path] = Task(self._cells[item], path, self._watched, may_fail=item[2] > 1)
         return list(tasks.values())
 
     def figures(self, line: _Line, seed: int, trial: int) -> Figures:
         """Return what a cell gave, under the names of its row and column."""
-        found: Figures = read_json(self._path(line, seed, trial))
+        found: Figures = read_sealed(self._path(line, seed, trial))
         if not self._watched:
             found.pop("epochs", None)  # left by another comparison, and of some cells only
         return found | {
@@ -165,8 +165,16 @@ class _Run:
             self._cells[item] = line.cell(seed, trial)
         return self._place / self._cells[item].name
 
-    def _lacks_epochs(self, figures: Figures) -> bool:
-        return self._watched and figures["score"] is not None and "epochs" not in figures
+    def _done(self, path: Path) -> bool:
+        """Return whether a cell has been trained, and its file is as it was written."""
+        if not path.is_file():
+            return False
+        try:
+            figures = read_sealed(path)
+        except InputError as error:
+            self._progress.note(f"{error}; the cell is trained again")
+            return False
+        return not self._watched or figures["score"] is None or "epochs" in figures
 
 
 def _best(run: _Run, line: _Line, search: int, judge: Callable[[Figures], float | None]) -> int:
