@@ -1,5 +1,6 @@
 """An exported model in use: without torch, in the order of the inputs, a bounded number of them at a time."""
 
+import hashlib
 import subprocess
 import sys
 import threading
@@ -12,12 +13,13 @@ from PIL import Image
 from tertium.data import inputs as door
 from tertium.data.inputs import Inputs
 from tertium.errors import InputError
+from tertium.models.onnx_session import seal
 from tertium.prediction.exported import Exported
 from tertium.progress import Progress
 
 CLASSES = ["red", "green", "blue"]
 SAID = {
-    "tertium_format": "1",
+    "tertium_format": "2",
     "classes": '["red", "green", "blue"]',
     "thresholds": "[0.5, 0.5, 0.5]",
     "weights": "0123456789abcdef",
@@ -38,6 +40,7 @@ def write_model(path, nodes, kind, shape, **changed):
     said = SAID | {"image_size": str(shape[1] if len(shape) > 2 else 0), "width": "3"} | changed
     onnx.helper.set_model_props(model, {key: value for key, value in said.items() if value is not None})
     onnx.save(model, path)
+    seal(path)
     return path
 
 
@@ -186,7 +189,7 @@ def test_predicting_needs_no_torch(tmp_path, photos):
     ("changed", "complaint"),
     [
         ({"tertium_format": None}, "not one that `tertium export --to onnx` wrote"),
-        ({"tertium_format": "2"}, "of format 2, which this version of Tertium cannot read"),
+        ({"tertium_format": "1"}, "of format 1, which this version of Tertium cannot read"),
         ({"classes": '["red"'}, "damaged"),
         ({"classes": '["red", "green"]'}, "damaged"),
         ({"thresholds": "[0.5, 0.5]"}, "damaged"),
@@ -209,6 +212,31 @@ def test_files_that_are_no_models(tmp_path):
         (tmp_path / "m.onnx").write_bytes(damaged)
         with pytest.raises(InputError, match=r"m\.onnx: "):
             Exported.load(tmp_path / "m.onnx")
+
+
+def test_a_file_in_which_any_byte_changed_is_refused(tmp_path):
+    path = as_they_are(tmp_path / "m.onnx")
+    whole = path.read_bytes()
+    assert Exported.load(path).running.get_modelmeta().custom_metadata_map["tertium_sha256"] == (
+        hashlib.sha256(whole[:-84]).hexdigest()
+    )
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match=r"m\.onnx: "):
+            Exported.load(path)
+    path.write_bytes(whole)
+    onnx.save(onnx.load(path), path)  # another tool may have changed anything; here, only the order
+    assert Exported.load(path)
+    model = onnx.load(path)
+    model.graph.name = "other"
+    onnx.save(model, path)
+    with pytest.raises(InputError, match="was changed after it was written, or is damaged; export it again"):
+        Exported.load(path)
+    path.write_bytes(whole[:-84])
+    with pytest.raises(InputError, match="has no checksum, so it was changed or is damaged"):
+        Exported.load(path)
 
 
 def test_inputs_that_do_not_fit(tmp_path, photos):

@@ -105,7 +105,7 @@ def test_the_file_says_all_that_one_must_know(run):
     assert json.loads(said["classes"]) == CLASSES
     assert json.loads(said["thresholds"]) == [0.25, 0.5, 0.75, 1.0]
     assert (said["kind"], said["backbone"], said["run"]) == ("images", "test_efficientnet", "first")
-    assert (said["image_size"], said["tertium_format"]) == ("32", "1")
+    assert (said["image_size"], said["tertium_format"]) == ("32", "2")
     assert said["weights"] == json.loads((run.folder / "model.json").read_text())["weights"]
     assert "bilinear" in said["preprocessing"]
     assert said["tertium"]

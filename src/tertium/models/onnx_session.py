@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,34 @@ from tertium.errors import InputError
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
+
+# How an ONNX file encodes the piece of metadata "tertium_sha256"; its value follows.
+_SEAL = b"\x72\x52\x0a\x0etertium_sha256\x12\x40"
+_DIGITS = 64
+
+
+def seal(path: str | Path) -> None:
+    """Append a checksum of all that an ONNX file holds, as its last piece of metadata."""
+    content = Path(path).read_bytes()
+    with open(path, "ab") as file:
+        file.write(_SEAL + _digest(content))
+
+
+def is_sealed(path: str | Path) -> bool:
+    """Return whether an ONNX file ends with a checksum; one that does not fit the rest is an `InputError`."""
+    if not Path(path).is_file():
+        return False
+    content = Path(path).read_bytes()
+    start = max(len(content) - len(_SEAL) - _DIGITS, 0)
+    if not content.startswith(_SEAL, start):
+        return False
+    if content[start + len(_SEAL) :] != _digest(memoryview(content)[:start]):
+        raise InputError(f"{path}: was changed after it was written, or is damaged; export it again")
+    return True
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def session(path: str | Path, threads: int | None = None) -> InferenceSession:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
 from tertium.data.pictures import Pictures, ahead, resized
 from tertium.errors import InputError
-from tertium.models.onnx_session import session
+from tertium.models.onnx_session import is_sealed, session
 from tertium.progress import Progress
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-FORMAT = "1"  # of what an exported file says of itself
+FORMAT = "2"  # of what an exported file says of itself
 _IMAGES, _AHEAD = 16, 48  # images that are run at once, that are decoded meanwhile
 
 
@@ -41,14 +41,20 @@ class Exported:
 
     @classmethod
     def load(cls, path: str | Path, threads: int | None = None) -> Exported:
-        """Open a file; one that Tertium has not written is an `InputError`."""
+        """Open a file; one that was changed, or that Tertium has not written, is an `InputError`."""
+        sealed = is_sealed(path)
         running = session(path, threads)
-        said = running.get_modelmeta().custom_metadata_map
+        try:
+            said = running.get_modelmeta().custom_metadata_map
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: the model is damaged ({error})") from None
         version = said.get("tertium_format")
         if version is None:
             raise InputError(f"{path}: a model, but not one that `tertium export --to onnx` wrote")
         if version != FORMAT:
             raise InputError(f"{path}: of format {version}, which this version of Tertium cannot read")
+        if not sealed:
+            raise InputError(f"{path}: has no checksum, so it was changed or is damaged; export it again")
         try:
             classes, thresholds = json.loads(said["classes"]), json.loads(said["thresholds"])
             size, width = int(said["image_size"]), int(said["width"])

@@ -22,6 +22,7 @@ from tertium.errors import InputError
 from tertium.files import read_sealed, replacing
 from tertium.models.classifier import Backbone, Classifier
 from tertium.models.onnx_files import TOLERANCE, convert
+from tertium.models.onnx_session import seal
 from tertium.prediction.exported import FORMAT, Exported
 from tertium.prediction.trained import Trained
 
@@ -75,6 +76,7 @@ def export_onnx(run: str | Path, path: str | Path) -> Check:
         except InputError as error:
             raise InputError(str(error).replace(str(temporary), str(path))) from None
         _add_probabilities(temporary, len(model.classes))
+        seal(temporary)
         worst = _difference(module, Exported.load(temporary, 1), inputs)
         if not worst <= TOLERANCE:
             raise InputError(f"{path}: not kept, its probabilities differ from the model's by {worst:.1e}")
