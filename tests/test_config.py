@@ -1,8 +1,13 @@
+import dataclasses
 import json
+import math
+import re
+import typing
+from pathlib import Path
 
 import pytest
 
-from tertium.config import HEAD, WHOLE, Settings, parse_overrides, read_config, settings_from
+from tertium.config import HEAD, WHOLE, Phase, Settings, parse_overrides, ranges, read_config, settings_from
 from tertium.errors import InputError
 
 
@@ -58,13 +63,21 @@ def test_files(tmp_path):
         ({"epochs": 2.5}, "whole number"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"lr": "-1"}, "lr must be above 0"),
-        ({"ema": 1}, "ema must lie in"),
-        ({"warmup": 1.5}, "warmup must lie in"),
-        ({"clip": -1}, "clip must not be negative"),
-        ({"weight_decay": "nan"}, "weight_decay must not be negative"),
+        ({"epochs": float("inf")}, '"inf" is not a value for epochs'),
+        ({"lr": "inf"}, "lr must be a finite number, not inf"),
+        ({"lr": 1000}, "lr must be above 0 and at most 100, not 1000"),
+        ({"ema": 1}, "ema must be at least 0 and below 1, not 1"),
+        ({"warmup": 1.5}, "warmup must be at least 0 and below 1, not 1.5"),
+        ({"clip": -1}, "clip must be at least 0 and at most 1,000,000, not -1"),
+        ({"weight_decay": "nan"}, "weight_decay must be a finite number, not nan"),
         ({"schedule": "cosin"}, 'not a value for schedule; did you mean "cosine"'),
         ({"protocol": "liner"}, 'did you mean "linear"'),
-        ({"validation": 1}, "validation share"),
+        ({"validation": 1}, "validation must be at least 0 and below 1, not 1"),
+        ({"seed": -1}, "seed must be at least 0 and at most 4,294,967,295, not -1"),
+        ({"seed": 2**32}, "seed must be at least 0"),
+        ({"workers": -1}, "workers must be at least 0"),
+        ({"devices": 0}, "devices must be at least 1"),
+        ({"checkpoint_minutes": "-inf"}, "checkpoint_minutes must be a finite number"),
         ({"image_size": 8}, "at least 32"),
         ({"boost": 0.5}, "boost must be at least 1"),
         ({"boost": 5}, "boost needs the protocol"),
@@ -74,6 +87,36 @@ def test_files(tmp_path):
 def test_bad_values_are_named(values, message):
     with pytest.raises(InputError, match=message):
         settings_from(values)
+
+
+def test_ranges_hold_also_where_no_text_is_converted():
+    with pytest.raises(InputError, match="lr must be above 0 and at most 100, not inf"):
+        dataclasses.replace(HEAD, lr=math.inf)
+    with pytest.raises(InputError, match="seed must be at least 0"):
+        Settings(seed=-1)
+    with pytest.raises(InputError, match="batch_size must be at least 1"):
+        dataclasses.replace(HEAD.resolved(100, 128, 1000), batch_size=0)
+
+
+def test_every_number_has_a_range_and_the_page_shows_it():
+    numbers = [
+        (kind, name)
+        for kind in (Settings, Phase)
+        for name, hint in typing.get_type_hints(kind).items()
+        if {int, float} & {hint, *typing.get_args(hint)}
+    ]
+    assert len(numbers) == 17
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    for kind, name in numbers:
+        assert re.search(rf"^\|.*`{name}`.* \| {ranges(kind)[name]} \|$", page, re.MULTILINE), name
+
+
+def test_bad_settings_are_refused_before_anything_is_read(tertium, tmp_path):
+    words = ("train", "--labels", tmp_path / "none.csv", "--features", tmp_path / "none.npy", "--out")
+    for setting in ("lr=inf", "seed=-1", "positive_weight=inf"):
+        code, _, said = tertium(*words, tmp_path / "run", "--method", "negative", setting)
+        assert code == 2
+        assert f"{setting.partition('=')[0]} must be" in said
 
 
 def test_overrides():

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tertium.errors import InputError, did_you_mean
 
@@ -23,32 +23,72 @@ _RATE, _AT_BATCH = 1e-3, 32  # of training everything
 
 
 @dataclass(frozen=True)
+class Range:
+    """The numbers that a setting accepts.
+
+    >>> str(Range(0, 1, below=True))
+    'at least 0 and below 1'
+    >>> 0 in Range(0, 1, below=True), 1 in Range(0, 1, below=True), math.nan in Range(0, 1)
+    (True, False, False)
+    """
+
+    low: float
+    high: float
+    above: bool = False  # rather than at least ``low``
+    below: bool = False  # rather than at most ``high``
+
+    def __contains__(self, value: float) -> bool:
+        high_enough = value > self.low if self.above else value >= self.low
+        return high_enough and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        low, high = "above" if self.above else "at least", "below" if self.below else "at most"
+        return f"{low} {self.low:,} and {high} {self.high:,}"
+
+
+Count = Annotated[int, Range(1, 1_000_000)]
+
+
+def ranges(kind: type[Any]) -> Mapping[str, Range]:
+    """Return the range of each setting that has one.
+
+    >>> str(ranges(Settings)["image_size"])
+    'at least 32 and at most 4,096'
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {name: _range(hint) for name, hint in hints.items()}
+    return {name: range for name, range in found.items() if range is not None}
+
+
+def _range(hint: Any) -> Range | None:
+    inner = (*getattr(hint, "__metadata__", ()), *typing.get_args(hint))
+    return next((part if isinstance(part, Range) else _range(part) for part in inner), None)
+
+
+def _check_ranges(settings: Any, kind: type[Any]) -> None:
+    for name, accepted in ranges(kind).items():
+        value = getattr(settings, name)
+        if value is not None and value not in accepted:
+            raise InputError(f"{name} must be {accepted}, not {value}")
+
+
+@dataclass(frozen=True)
 class Phase:
     """How one phase of training goes; what is None is chosen by the number of images or by the batch."""
 
-    epochs: int | None
-    batch_size: int | None
-    lr: float | None  # of the head
-    backbone_lr: float | None  # 0 where the backbone is frozen
-    weight_decay: float
+    epochs: Count | None
+    batch_size: Count | None
+    lr: Annotated[float, Range(0, 100, above=True)] | None  # of the head
+    backbone_lr: Annotated[float, Range(0, 100)] | None  # 0 where the backbone is frozen
+    weight_decay: Annotated[float, Range(0, 1000)]
     schedule: Schedule
-    warmup: float  # share of the steps over which the rate rises
-    clip: float  # largest gradient norm; 0 = any
-    ema: float  # decay of the averaged weights that are evaluated and kept; 0 = no averaging
-    patience: int | None  # epochs without a better validation score before training stops
+    warmup: Annotated[float, Range(0, 1, below=True)]  # share of the steps over which the rate rises
+    clip: Annotated[float, Range(0, 1_000_000)]  # largest gradient norm; 0 = any
+    ema: Annotated[float, Range(0, 1, below=True)]  # decay of the averaged weights that are kept; 0 = none
+    patience: Count | None  # epochs without a better validation score before training stops
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.lr is not None and not self.lr > 0:
-            raise InputError(f"lr must be above 0, not {self.lr}")
-        for name in ("ema", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} must lie in [0, 1), not {getattr(self, name)}")
-        for name in ("backbone_lr", "weight_decay", "clip"):
-            if getattr(self, name) is not None and not getattr(self, name) >= 0:
-                raise InputError(f"{name} must not be negative, but is {getattr(self, name)}")
+        _check_ranges(self, Phase)
 
     def resolved(self, images: int, largest_batch: int, least_steps: int) -> Plan:
         """Fill in what was left open: few images still get small batches and enough steps.
@@ -95,35 +135,29 @@ class Settings:
     protocol: Protocol = "linear"
     backbone: str = "tf_efficientnet_lite0"
     weights: str | None = None  # a file, "random", or those that an installed package ships
-    image_size: int = 224
-    boost: float = 1.0  # factor on positive class activations before pooling; where the backbone is trained
-    validation: float = 0.15  # share of the training images, where the labels name no "val" split
-    seed: int = 0
+    image_size: Annotated[int, Range(32, 4096)] = 224
+    # Factor on positive class activations before pooling; where the backbone is trained.
+    boost: Annotated[float, Range(1, 100)] = 1.0
+    # Share of the training images, where the labels name no "val" split.
+    validation: Annotated[float, Range(0, 1, below=True)] = 0.15
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: int = 1  # on this machine; each has a process of its own
-    nodes: int = 1  # machines, under SLURM; torchrun says by itself how many there are
-    workers: int | None = None  # processes that decode images; by default one for each spare core
-    checkpoint_minutes: float = 5.0  # between checkpoints
+    devices: Annotated[int, Range(1, 1024)] = 1  # on this machine; each has a process of its own
+    # Machines, under SLURM; torchrun says by itself how many there are.
+    nodes: Annotated[int, Range(1, 1024)] = 1
+    # Processes that decode images; by default one for each spare core.
+    workers: Annotated[int, Range(0, 1024)] | None = None
+    checkpoint_minutes: Annotated[float, Range(0, 100_000)] = 5.0  # between checkpoints
     head: Phase = HEAD
     whole: Phase = WHOLE
 
     def __post_init__(self) -> None:
-        if not 0 <= self.validation < 1:
-            raise InputError(f"the validation share must lie in [0, 1), not {self.validation}")
-        if not self.boost >= 1:
-            raise InputError(f"boost must be at least 1, not {self.boost}")
+        _check_ranges(self, Settings)
         if self.boost > 1 and "whole" not in self.phases():
             raise InputError(
                 "boost needs the protocol finetune or linear_init: pooled features have no places"
             )
-        for name in ("devices", "nodes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.checkpoint_minutes >= 0:
-            raise InputError(f"checkpoint_minutes must not be negative, but is {self.checkpoint_minutes}")
-        if self.image_size < 32:
-            raise InputError(f"image_size must be at least 32, not {self.image_size}")
 
     def phases(self) -> tuple[str, ...]:
         """Return which phases the protocol runs through."""
@@ -235,8 +269,10 @@ def convert(kind: type[Any], key: str, value: Any) -> Any:
         if number in options and not isinstance(value, bool):
             try:
                 converted = number(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 continue
+            if not math.isfinite(converted):
+                raise InputError(f"{key} must be a finite number, not {value}")
             if isinstance(value, str) or converted == value:
                 return converted
     if isinstance(value, str) and (str in options or value in options):
