@@ -1,4 +1,4 @@
-"""From which probability on a class is called present; prints the table of docs/training.md.
+"""Decision thresholds; prints the table of docs/training.md.
 
 Run it as ``python -m bench.thresholds ../shared/data/coco``. A linear head is trained with `auto` on partial
 labels; F1 is that on test images. Thresholds come from validation images: by the F1 of their known labels

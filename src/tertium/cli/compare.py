@@ -104,7 +104,7 @@ def _write(
     entries = summarise(found.cells)
     say(text)
     say(
-        f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not told apart from the best."
+        f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not significantly different from the best."
         if seeds > 1
         else "Test mAP of one seed; bold: the highest. More seeds give intervals."
     )

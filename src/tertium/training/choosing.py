@@ -29,10 +29,10 @@ class Verdict:
     each: Figures | None = None
 
     def gain(self, other: Verdict) -> Gain | None:
-        """Return how much better this model is than another; None where nothing tells.
+        """Return how much better this model is than another; None if there is nothing to compare.
 
-        The method's judgement decides; without one the score, of which no error is known, as little as of a
-        single image.
+        The method's judgement decides, or else the score. Neither a score nor the judgement of a single image
+        has a standard error: it is given as 0.
 
         >>> Verdict({}, np.array([3.0, 1.0, 3.0, 1.0, 2.0])).gain(Verdict({}, np.zeros(5)))
         Gain(mean=2.0, error=0.4472135954999579)
