@@ -169,7 +169,7 @@ def test_features_are_checked(tmp_path, rng):
     with pytest.raises(InputError, match="5 rows of features for 6 labelled images"):
         load_features(path, 6)
     for content, message in (
-        (np.arange(5), "must be floats"),
+        (np.arange(5), "features must be .images, width. of"),
         (np.array([{"a": 1}], dtype=object), "not a .npy array of numbers"),
     ):
         np.save(path, content, allow_pickle=True)

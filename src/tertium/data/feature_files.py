@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from tertium.errors import InputError, some
 from tertium.files import read_json, write_json
 
+_FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))  # what torch can take as they are
 _FORMAT = "tertium_features"  # the key that tells our file of row names from a user's own
 
 
@@ -22,16 +24,7 @@ def load_features(path: str | Path, images: int | Sequence[str] | None = None) -
     ``images`` are their names, or how many there are. Where a file beside the array names its rows, as
     `tertium features` writes it, rows are found by name; otherwise they must be as many, in the same order.
     """
-    try:
-        array: npt.NDArray[Any] = np.load(
-            path, mmap_mode="c", allow_pickle=False
-        )  # copy on write: torch wants it writable
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{path}: not a .npy array of numbers ({error})") from None
-    if array.ndim != 2 or array.dtype.kind != "f":
-        raise InputError(f"{path}: features must be floats [images, width], not {array.dtype} {array.shape}")
+    array = _mapped(Path(path))
     if images is None:
         return array
     if not isinstance(images, int):
@@ -41,6 +34,27 @@ def load_features(path: str | Path, images: int | Sequence[str] | None = None) -
         images = len(images)
     if len(array) != images:
         raise InputError(f"{path}: {len(array):,} rows of features for {images:,} labelled images")
+    return array
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    if not path.is_file():
+        raise InputError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    try:
+        # Copy on write: torch wants it writable. A header may also mean an array of Python objects, but
+        # those cannot be mapped.
+        array: npt.NDArray[Any] = np.lib.format.open_memmap(path, mode="c")
+    except Exception as error:  # NumPy raises anything at all for damaged headers
+        if is_zipfile(path):
+            raise InputError(f"{path}: an .npz archive; save its array by itself with numpy.save") from None
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{path}: not a .npy array of numbers ({reason})") from None
+    if array.ndim != 2 or array.shape[1] == 0 or array.dtype not in _FLOATS:
+        kinds = ", ".join(map(str, _FLOATS))
+        raise InputError(
+            f"{path}: features must be [images, width] of {kinds} in this machine's byte order, "
+            f"not {list(array.shape)} of {array.dtype}"
+        )
     return array
 
 
@@ -82,12 +96,16 @@ def _row_names(path: str | Path, array: npt.NDArray[Any]) -> list[str] | None:
     if not isinstance(about, dict) or _FORMAT not in about:
         return None  # a file of the user's own
     names = about.get("images")
-    if about.get("array") != fingerprint(array) or not isinstance(names, list) or len(names) != len(array):
+    if about.get("array") != fingerprint(array) or not _are_names(names, len(array)):
         raise InputError(
             f"{beside}: names the rows of another array than {path}; "
             "run tertium features again, or remove it if rows are in the order of the labels"
         )
-    return names
+    return list(names or ())
+
+
+def _are_names(names: Any, count: int) -> bool:
+    return isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
 
 
 def _by_name(
