@@ -198,8 +198,38 @@ def test_bad_models_are_named(tmp_path, shipped):
     with pytest.raises(InputError, match=r"conv_stem\.weight has another shape"):
         pretrained(weights=tmp_path / "w.safetensors")
     (tmp_path / "w.safetensors").write_text("text")
-    with pytest.raises(InputError, match="not a file of weights"):
+    with pytest.raises(InputError, match="not a file of weights alone"):
         pretrained(weights=tmp_path / "w.safetensors")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (torch.ones(3), "holds a bare Tensor, not weights by their names"),
+        (3, "holds a bare int"),
+        (["conv1"], "holds a bare list"),
+        ("text", "holds a bare str"),
+        (b"text", "damaged or not a file of weights alone"),
+        (b"", "damaged or not a file of weights alone"),
+        (lambda _: 3, "is not a dense tensor of finite numbers"),
+        (lambda value: value.to("meta"), "is not a dense tensor of finite numbers"),
+        (lambda value: value.to(torch.complex64), "is not a dense tensor of finite numbers"),
+        (lambda value: value.to_sparse() if value.ndim else value, "is not a dense tensor of finite numbers"),
+        (lambda value: value * float("nan"), "is not a dense tensor of finite numbers"),
+    ],
+)
+def test_weights_of_other_kinds_are_refused_in_one_sentence(tmp_path, content, complaint):
+    path = tmp_path / "w.pth"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif callable(content):
+        state = pretrained("test_resnet", "random").net.state_dict()
+        torch.save({name: content(value) for name, value in state.items()}, path)
+    else:
+        torch.save(content, path)
+    with pytest.raises(InputError, match=rf"w\.pth: .*{complaint}"):
+        pretrained("test_resnet", path)
 
 
 @pytest.mark.parametrize("damage", ["weights", "json", "classes"])

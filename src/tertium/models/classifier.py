@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -113,27 +112,38 @@ def _load_backbone(backbone: Backbone, path: Path) -> None:
     missing = [key for key in ours if key not in state]
     if missing:
         raise InputError(f'{path}: not weights of timm\'s "{backbone.name}": it has no {missing[0]}')
+    strange = [key for key in ours if not _is_plain(state[key])]
+    if strange:
+        raise InputError(f"{path}: {strange[0]} is not a dense tensor of finite numbers")
     wrong = [key for key, value in ours.items() if state[key].shape != value.shape]
     if wrong:
         raise InputError(f'{path}: {wrong[0]} has another shape than in timm\'s "{backbone.name}"')
     backbone.net.load_state_dict({key: state[key] for key in ours})
 
 
-def _load_weights(path: Path) -> dict[str, Tensor]:
+def _load_weights(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
         if path.suffix == ".safetensors":
-            weights: dict[str, Tensor] = load_file(path)
+            weights = load_file(path)
         else:
             weights = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: not a file of weights ({str(error).splitlines()[0]})") from None
-    except Exception as error:  # torch raises pickle's own errors for what it refuses to run
-        raise InputError(
-            f"{path}: refused, it is not a file of weights alone ({type(error).__name__})"
-        ) from None
+    except Exception as error:  # torch raises pickle's own errors, and others, for what it refuses to run
+        kind = type(error).__name__
+        raise InputError(f"{path}: refused, it is damaged or not a file of weights alone ({kind})") from None
+    if not isinstance(weights, dict):
+        raise InputError(f"{path}: holds a bare {type(weights).__name__}, not weights by their names")
     return weights
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and (value.layout, value.device.type) == (torch.strided, "cpu")
+        and not value.is_complex()
+        and bool(torch.isfinite(value).all())
+    )
 
 
 class Classifier(nn.Module):
