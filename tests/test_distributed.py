@@ -3,7 +3,8 @@
 import torch
 from torch import distributed, multiprocessing
 
-from tertium.distributed import all_mean, world
+from tertium.distributed import all_mean
+from tertium.processes import world
 
 
 def test_one_process_changes_nothing():

@@ -1,4 +1,4 @@
-"""What several processes share; with one process, nothing happens.
+"""Tensors and rows that several processes share; with one process, nothing happens.
 
 Process r of w owns the rows r, r + w, r + 2w, … for a whole run.
 """
@@ -12,21 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, distributed, nn
 
+from tertium.processes import device, rank, world
+
 _LOST = ("onnection", "gloo", "NCCL", "timed out", "Timeout", "barrier")  # in errors of a broken group
-
-
-def _together() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
-
-
-def world() -> int:
-    """Return how many processes work together."""
-    return distributed.get_world_size() if _together() else 1
-
-
-def rank() -> int:
-    """Return the number of this process, from 0; 0 writes the files that all share."""
-    return distributed.get_rank() if _together() else 0
 
 
 def own_rows(count: int) -> npt.NDArray[np.int64]:
@@ -36,12 +24,6 @@ def own_rows(count: int) -> npt.NDArray[np.int64]:
     array([0, 1, 2])
     """
     return np.arange(rank(), count, world())
-
-
-def barrier() -> None:
-    """Wait until every process is here."""
-    if world() > 1:
-        distributed.barrier()
 
 
 def lost(error: RuntimeError) -> bool:
@@ -87,27 +69,30 @@ def all_sum(value: Tensor) -> Tensor:
     """Return the sum of a tensor over all processes, without gradients."""
     if world() == 1:
         return value
-    total = value.detach().to(_device(), copy=True)
+    total = value.detach().to(device(), copy=True)
     distributed.all_reduce(total)
     return total.to(value.device)
 
 
-def any_of(flag: bool) -> bool:
-    """Return whether the flag is set in any process."""
-    if world() == 1:
-        return flag
-    shared = torch.tensor([float(flag)], device=_device())
-    distributed.all_reduce(shared, op=distributed.ReduceOp.MAX)
-    return bool(shared.item())
+def all_rows(value: Tensor) -> Tensor:
+    """Return the rows of every process, one process after the other, without gradients.
 
-
-def from_first(value: Any) -> Any:
-    """Return what process 0 has of a plain value (numbers, text, lists)."""
+    >>> all_rows(Tensor([[1.0], [2.0]]))
+    tensor([[1.],
+            [2.]])
+    """
     if world() == 1:
         return value
-    held = [value]
-    distributed.broadcast_object_list(held, src=0, device=_device())
-    return held[0]
+    mine = value.detach().to(device())
+    if mine.dtype == torch.bool:  # gloo does not send these
+        mine = mine.to(torch.uint8)
+    counts = all_sum(torch.eye(world(), dtype=torch.int64)[rank()] * len(mine)).tolist()
+    padded = mine.new_zeros((max(counts), *mine.shape[1:]))
+    padded[: len(mine)] = mine
+    parts = [torch.empty_like(padded) for _ in counts]
+    distributed.all_gather(parts, padded)
+    whole = torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+    return whole.to(value.device, value.dtype)
 
 
 def share_buffers(model: nn.Module) -> None:
@@ -122,7 +107,7 @@ def gather_rows(mine: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     if world() == 1:
         return mine
     size = -(-count // world())  # of the process with most rows; the others are filled up
-    padded = torch.zeros((size, *mine.shape[1:]), dtype=torch.from_numpy(mine[:0]).dtype, device=_device())
+    padded = torch.zeros((size, *mine.shape[1:]), dtype=torch.from_numpy(mine[:0]).dtype, device=device())
     padded[: len(mine)] = torch.from_numpy(mine)
     parts = [torch.empty_like(padded) for _ in range(world())]
     distributed.all_gather(parts, padded)
@@ -131,10 +116,3 @@ def gather_rows(mine: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
         rows = len(together[number :: world()])
         together[number :: world()] = part[:rows].cpu().numpy()
     return together
-
-
-def _device() -> torch.device:
-    """NCCL moves tensors between GPUs only."""
-    if distributed.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")

@@ -11,6 +11,10 @@ class InputError(ValueError):
     """
 
 
+class SaidElsewhere(Exception):  # it tells of an error, and is none
+    """Another of several processes has said what is wrong: this one ends without a word."""
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a hint that names the nearest valid choice, or lists the choices when none is near.
 

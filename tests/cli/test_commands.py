@@ -275,9 +275,9 @@ def test_damaged_images_are_left_out_if_asked(tertium, folder, tmp_path, monkeyp
     code, _, errors = tertium(*begin, "image_size=32", "epochs=2")
     assert (code, errors.count("Error: "), errors.count("005.png")) == (2, 1, 1)
     assert not (tmp_path / "run").exists()
-    code, out, _ = tertium(*begin, "--skip-damaged", "image_size=32", "epochs=2")
+    code, _, errors = tertium(*begin, "--skip-damaged", "image_size=32", "epochs=2")
     assert code == 0
-    assert "Left out: 1 image of 12 that cannot be read: " in out
+    assert "left out: 1 of 12 images that cannot be read: " in errors
     assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["left_out"] == ["005.png"]
 
     # A run that goes on leaves out the same.

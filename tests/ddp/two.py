@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from tertium import methods
 from tertium.config import HEAD, Settings
 from tertium.data.batches import Batch, FeatureLoader, Order
-from tertium.distributed import rank, world
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.state import SampleState
 from tertium.models.classifier import Classifier
+from tertium.processes import rank, world
 from tertium.training.choosing import Verdict
 from tertium.training.fit import Offers, fit, make_fabric
 from tertium.training.train import train

@@ -19,8 +19,8 @@ from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
 from tertium.models.classifier import Classifier, pretrained
 from tertium.prediction.trained import Trained
+from tertium.runs import RunData, RunFolder
 from tertium.schemes import parse
-from tertium.training.runs import RunFolder
 from tertium.web.reviewing.answers import Answers
 from tertium.web.reviewing.desk import find_round
 
@@ -49,7 +49,7 @@ def world(tmp_path_factory):
     model = Classifier(tuple(classes), backbone.width, backbone)
     model.head.weight.data.uniform_(0, 0.05)  # every place speaks for every class, some more
     run = RunFolder.create(folder / "run")
-    run.write_config({}, {})
+    run.write_config({}, RunData())
     Trained(model, np.full(len(classes), 0.5), 64).save(run.path)
     answers = Answers(run.path / "review.sqlite")
     labels = read_labels(folder / "labels.csv")

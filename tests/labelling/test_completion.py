@@ -18,8 +18,8 @@ from tertium.labelling.completion import Prepared, Tally, complete
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
 from tertium.metrics.evaluation import calibration_error
+from tertium.runs import RunFolder
 from tertium.schemes import parse
-from tertium.training.runs import RunFolder
 from tertium.training.train import train
 
 CLASSES = ["cat", "dog", "fox", "owl"]

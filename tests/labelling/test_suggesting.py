@@ -143,7 +143,7 @@ def test_a_pool_keeps_the_closest_calls_of_each_class(rng, size):
 @pytest.mark.parametrize("per_image", [1, 3])
 def test_suggest_asks_within_the_budget_about_unknown_labels(world, tmp_path, per_image):
     folder, labels, _ = world
-    found, _ = suggest(folder / "run", labels, features=folder / "x.npy", budget=120, per_image=per_image)
+    found = suggest(folder / "run", labels, features=folder / "x.npy", budget=120, per_image=per_image)
     pairs = list(zip(found.images, found.labels, strict=True))
     assert len(set(pairs)) == len(pairs) == 120
     values = labels.dense()
@@ -171,7 +171,7 @@ def test_a_class_gets_no_more_than_its_share(world, monkeypatch):
     folder, labels, _ = world
     monkeypatch.setattr(suggesting, "_FEWEST", 5)
     monkeypatch.setattr(suggesting, "_EVEN", 2)
-    found, _ = suggest(folder / "run", labels, features=folder / "x.npy", budget=60)
+    found = suggest(folder / "run", labels, features=folder / "x.npy", budget=60)
     assert max(found.labels.count(name) for name in CLASSES) <= 20
 
 
@@ -179,9 +179,9 @@ def test_batches_and_order_change_no_question(world, rng):
     folder, labels, _ = world
     features = np.load(folder / "x.npy")
     order = rng.permutation(len(labels))
-    first, _ = suggest(folder / "run", labels, features=features, budget=50)
+    first = suggest(folder / "run", labels, features=features, budget=50)
     moved = labels[order].with_classes(CLASSES[::-1])
-    second, _ = suggest(folder / "run", moved, features=features[order], budget=50)
+    second = suggest(folder / "run", moved, features=features[order], budget=50)
     asked = [set(zip(found.images, found.labels, strict=True)) for found in (first, second)]
     assert len(asked[0] & asked[1]) >= 48  # equal scores may fall either way
 
@@ -195,17 +195,17 @@ def test_labels_of_which_nothing_is_known(world, tmp_path):
         tmp_path / "run" / "annotation.json"
     )
     nothing = Labels.unknown(labels.images.to_pylist(), CLASSES)
-    found, notes = suggest(tmp_path / "run", nothing, features=folder / "x.npy", budget=40)
+    found = suggest(tmp_path / "run", nothing, features=folder / "x.npy", budget=40)
     assert len(found.images) == 40
     assert np.isfinite(found.score).all()
     assert (found.score > 0).all()
-    assert any("too few" in note for note in notes)
+    assert any("too few" in note for note in found.notes)
 
 
 def test_all_that_is_left_may_be_asked(world):
     folder, _, full = world
     few = full.with_entries(np.arange(full.known) >= 4)
-    found, _ = suggest(folder / "run", few, features=folder / "x.npy", budget=50, per_image=6)
+    found = suggest(folder / "run", few, features=folder / "x.npy", budget=50, per_image=6)
     assert set(found.images) == {"0.jpg"}
     assert 1 <= len(found.images) <= 4
     for budget, per_image in ((0, 1), (5, 0)):
@@ -284,7 +284,7 @@ def test_the_command_simulates(world, tmp_path, tertium):
     folder, *_ = world
     data = ("--labels", folder / "full.parquet", "--features", folder / "x.npy", "--sample", 120)
     options = ("--scheme", "random:0.1", "--budget", 20, "--rounds", 1, "--out", tmp_path / "asked.csv")
-    code, out, _ = tertium("suggest", "--simulate", *data, *options)
+    code, out, _ = tertium("rehearse", *data, *options)
     assert code == 0
     assert "mAP, uncertainty" in out
     assert {path.name for path in tmp_path.iterdir()} == {"asked.csv", "asked.svg"}
@@ -293,15 +293,13 @@ def test_the_command_simulates(world, tmp_path, tertium):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("suggest --labels {labels} --features {x}", "name the run whose model asks"),
-        ("suggest {run} --simulate --labels {labels} --features {x}", "trains models of its own"),
+        ("suggest --labels {labels} --features {x}", "RUN"),
         ("suggest nowhere --labels {labels} --features {x}", "nowhere: no such run folder"),
         ("suggest {run} --labels other.csv --features {x}", "knows none of these classes"),
         ("suggest {run} --labels {labels} --features {x} --out q.parquet", "written as .csv"),
         ("suggest {run} --labels {labels} --features {x} --out no/q.csv", "folder no does not exist"),
-        ("suggest --simulate --labels {labels} --features {x}", "needs full labels"),
-        ("suggest --simulate --labels {labels}", "give --features"),
-        ("suggest --simulate --labels {labels} --features {x} --scheme sigle_positive", "did you mean"),
+        ("rehearse --labels {labels} --features {x} --out a.csv", "needs full labels"),
+        ("rehearse --labels {labels} --features {x} --out a.csv --scheme sigle_positive", "did you mean"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, words, message, tertium):

@@ -19,7 +19,7 @@ from tertium.prediction import exporting
 from tertium.prediction.exported import Exported
 from tertium.prediction.exporting import export_onnx, export_timm
 from tertium.prediction.trained import Trained
-from tertium.training.runs import RunFolder
+from tertium.runs import RunData, RunFolder
 
 CLASSES = ["cat", "naïve dog", 'a "fox", red', "owl"]
 
@@ -140,9 +140,9 @@ def test_boost_is_exported_as_it_is_computed(tmp_path):
 
 def test_the_inputs_of_the_run_are_compared_too(run, photos, tmp_path):
     assert run.check.real == 0
-    RunFolder(run.folder).write_config({}, {"images": str(photos)})
+    RunFolder(run.folder).write_config({}, RunData(images=str(photos)))
     assert export_onnx(run.folder, tmp_path / "m.onnx").real == 7
-    RunFolder(run.folder).write_config({}, {"images": str(tmp_path / "gone")})
+    RunFolder(run.folder).write_config({}, RunData(images=str(tmp_path / "gone")))
     assert export_onnx(run.folder, tmp_path / "m.onnx").real == 0
     (run.folder / "config.json").unlink()
 
@@ -151,7 +151,7 @@ def test_the_inputs_of_the_run_are_compared_too(run, photos, tmp_path):
 def test_features_of_the_run_are_compared_too(tmp_path, rng, width, real):
     save_feature_run(tmp_path / "run")
     np.save(tmp_path / "x.npy", rng.normal(size=(20, width)).astype(np.float16))
-    RunFolder(tmp_path / "run").write_config({}, {"features": str(tmp_path / "x.npy")})
+    RunFolder(tmp_path / "run").write_config({}, RunData(features=str(tmp_path / "x.npy")))
     assert export_onnx(tmp_path / "run", tmp_path / "m.onnx").real == real
 
 

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from tertium import processes
 from tertium.data import inputs as door
 from tertium.data.inputs import open_inputs
 from tertium.errors import InputError
@@ -16,8 +17,8 @@ from tertium.labels import Labels
 from tertium.metrics import evaluation as metrics
 from tertium.models.classifier import Classifier
 from tertium.prediction import files as predictions
-from tertium.prediction import trained as predict
-from tertium.prediction.trained import Trained, shares
+from tertium.prediction.trained import Trained
+from tertium.processes import shares
 
 
 def trained_on(width, classes):
@@ -71,8 +72,8 @@ def test_windows_of_pictures(monkeypatch, rng):
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 1111, 10_000])
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 def test_shares_are_whole_batches_in_order(monkeypatch, count, world):
-    monkeypatch.setattr(predict, "world", lambda: world)
-    found = shares(count)
+    monkeypatch.setattr(processes, "world", lambda: world)
+    found = shares(count, 256)
     assert len(found) == world
     assert [row for share in found for row in share] == list(range(count))
     assert all(share.start % 256 == 0 for share in found if share)
@@ -88,11 +89,11 @@ def write_in_processes(monkeypatch, path, world, scores, names, **options):
     folder = path.parent / "parts"
     folder.mkdir()
     monkeypatch.setattr(predictions, "world", lambda: world)
-    monkeypatch.setattr(predict, "world", lambda: world)
-    monkeypatch.setattr(predictions, "meet", lambda: None)
+    monkeypatch.setattr(processes, "world", lambda: world)
+    monkeypatch.setattr(predictions, "barrier", lambda: None)
     for number in reversed(range(world)):
         monkeypatch.setattr(predictions, "rank", lambda number=number: number)
-        own = shares(len(names))[number]
+        own = shares(len(names), 256)[number]
         blocks = (scores[start : min(start + 256, own.stop)] for start in range(own.start, own.stop, 256))
         predictions.write_predictions(
             path, names[own.start : own.stop], ["cat", "dog", "fox"], blocks, folder=folder, **options

@@ -42,8 +42,8 @@ from tertium.reporting.figures import _frequencies, _intervals, _scores, _styles
 from tertium.reporting.quality import interval
 from tertium.reporting.runs import SHOWN, read_runs, some
 from tertium.reporting.svg import COLOURS, drawing
+from tertium.runs import RunData, RunFolder
 from tertium.training.memorisation import KINDS
-from tertium.training.runs import RunFolder
 from tertium.training.train import train
 
 SCRIPT, AND = "<script>alert(1)</script>", "salt & pepper"
@@ -58,7 +58,7 @@ def make_run(
     counts = {name: {"present": 10**at, "absent": 7 * at} for at, name in enumerate(CLASSES)}
     data = {"labels": None, "training_images": 2345, "validation_images": 78, "classes": counts}
     defaults = {"method": "negative", "parameters": {"positive_weight": 1.0}, "protocol": "linear", "seed": 0}
-    folder.write_config(defaults | settings, data | ({"scheme": scheme} if scheme else {}))
+    folder.write_config(defaults | settings, RunData.from_dict(data | {"scheme": scheme}))
     for epoch, score in enumerate((0.3, 0.5, 0.4), start=1):
         folder.append({"phase": "head", "epoch": epoch, "loss": 1 / epoch, "score": score})
     if finished:

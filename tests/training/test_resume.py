@@ -20,7 +20,7 @@ from tertium.labels.readers import read_labels, write_labels
 from tertium.metrics.scored import Scored
 from tertium.prediction.trained import Trained
 from tertium.training.checkpoints import Checkpoints
-from tertium.training.runs import RunFolder
+from tertium.runs import RunFolder
 from tertium.training.stopping import Stopped
 from tertium.training.train import resume, train
 

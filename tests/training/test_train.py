@@ -15,7 +15,7 @@ from tertium.labels.readers import read_labels
 from tertium.methods import make
 from tertium.prediction.trained import Trained
 from tertium.schemes import parse
-from tertium.training.runs import RunFolder
+from tertium.runs import RunFolder
 from tertium.training.session import Session
 from tertium.training.train import train
 from tests.conftest import SHARED
@@ -59,7 +59,7 @@ def test_a_run_folder_holds_what_was_done(tmp_path, rng):
         epochs=3,
         lr=0.01,
         positive_weight=2,
-        about={"scheme": "full"},
+        scheme="full",
     )
     assert sorted(path.name for path in out.iterdir()) == [
         "config.json",

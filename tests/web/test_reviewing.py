@@ -530,17 +530,8 @@ def test_the_command_exports(world, tmp_path, tertium):
     answer(desk, ADA, (0, "present"), (1, "absent"))
     answer(desk, BOB, (1, "present"))
     out = tmp_path / "answers.csv"
-    words = (
-        "review",
-        world / "run",
-        "--labels",
-        world / "labels.parquet",
-        "--answers",
-        kept,
-        "--export",
-        out,
-    )
-    code, said, _ = tertium(*words)
+    labels = world / "labels.parquet"
+    code, said, _ = tertium("answers", world / "run", "--labels", labels, "--answers", kept, "--out", out)
     assert code == 0
     assert "1 image, 1 class: 1 label present, 0 absent → " in said
     assert "1 between people (left out), 0 with the label file" in said
@@ -561,7 +552,7 @@ def test_the_command_exports(world, tmp_path, tertium):
             "review {run} --labels {labels} --features {x} --answers no/a.sqlite --port 0",
             "folder no does not",
         ),
-        ("review {run} --labels {labels} --export out.csv", "no such file of answers"),
+        ("answers {run} --labels {labels} --out out.csv", "no such file of answers"),
         ("review {run} --labels {labels} --features {x} --name  --port 0", "must be a text of 1 to 80"),
         ("review {run} --labels {labels} --features {x} --host nowhere.invalid", "cannot listen at nowhere"),
     ],

@@ -1,4 +1,4 @@
-"""How labels came to be annotated, as a run has found out: class frequencies and propensities."""
+"""How labels were annotated, as estimated by a run: class frequencies and propensities."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tertium.errors import InputError, did_you_mean
 from tertium.files import read_sealed, write_sealed
+from tertium.runs import RunFolder
 
 Floats = npt.NDArray[np.float64]
-_FILE = "annotation.json"
 _FIGURES = ("rate", "low", "high", "present", "absent")
 
 
@@ -36,7 +36,7 @@ class Annotation:
     @classmethod
     def of_run(cls, folder: str | Path) -> Annotation | None:
         """Read what a run has found; None where its method does not model annotation."""
-        path = Path(folder) / _FILE
+        path = RunFolder(Path(folder)).annotation_file
         return cls.load(path) if path.is_file() else None
 
     @classmethod

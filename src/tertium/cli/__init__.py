@@ -13,16 +13,16 @@ from rich.console import Console
 from tertium.cli import completing, label_files, models, showing
 from tertium.cli.compare import compare
 from tertium.cli.convert import convert
-from tertium.cli.explaining import explain
+from tertium.cli.explaining import explain, pointing
 from tertium.cli.exporting import export
 from tertium.cli.features import features
 from tertium.cli.methods import methods
 from tertium.cli.prior import prior
-from tertium.cli.reviewing import review
+from tertium.cli.reviewing import answers, review
 from tertium.cli.serving import serve
 from tertium.cli.shared import say
 from tertium.cli.usage import Command, Commands
-from tertium.errors import InputError
+from tertium.errors import InputError, SaidElsewhere
 
 app = typer.Typer(
     cls=Commands,
@@ -71,6 +71,8 @@ def main() -> None:
     """Run the command line; what a user did wrong is one sentence and exit code 2."""
     try:
         app(prog_name="tertium")
+    except SaidElsewhere:
+        sys.exit(2)
     except InputError as error:
         if _repeats():
             sys.exit(2)
@@ -84,7 +86,7 @@ def _repeats() -> bool:
     """Return whether process 0 says the same: what is wrong before processes join is wrong in all of them."""
     if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
         return False
-    from tertium.distributed import world
+    from tertium.processes import world
 
     return world() == 1
 
@@ -97,7 +99,9 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         prior,
         completing.complete,
         completing.suggest,
+        completing.rehearse,
         review,
+        answers,
     ),
     "Models": (
         features,
@@ -107,6 +111,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         methods,
         compare,
         explain,
+        pointing,
         export,
         serve,
     ),

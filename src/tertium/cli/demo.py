@@ -15,9 +15,9 @@ from tertium.models.features import extract
 from tertium.prediction.files import write_evaluation
 from tertium.progress import Progress
 from tertium.reporting import write_report
+from tertium.runs import RunFolder
 from tertium.schemes import parse
 from tertium.training.fit import make_fabric
-from tertium.training.runs import RunFolder
 from tertium.training.train import train
 
 _TRAINING, _TEST = 3000, 1500
@@ -78,11 +78,12 @@ def run_demo(
                 method=name,
                 seed=seed,
                 truth=truth,
-                about={"scheme": scheme, "labels": "built-in scenes"},
+                scheme=scheme,
             )
             found = outcome.trained.evaluate(hidden, features=features[training:])
-            write_evaluation(folder / "evaluation.json", found, f"{test:,} other scenes, with full labels")
             folders.append(RunFolder.open(folder))
+            on = f"{test:,} other scenes, with full labels"
+            write_evaluation(folders[-1].evaluation_file, found, on)
             seconds = outcome.summary["seconds"]
             rows.append(Row(scheme, name, found.map_c, found.scored, found.map_o, found.mF1, seconds))
             progress.note(f"{scheme} {name}: mAP {100 * found.map_c:.1f} in {seconds:.1f} s")

@@ -1,4 +1,4 @@
-"""The command that shows where a model sees a class."""
+"""Commands that show where a model sees a class, and test it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,14 @@ _LINES, _SHOWN = 100, 20  # lines and classes in a table; the files have all of 
 
 def explain(
     run: RunArgument,
-    files: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="Image files.")] = None,
+    files: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
     classes: Annotated[str | None, typer.Option(help="Show these classes, separated by commas.")] = None,
     top: Annotated[
         int | None, typer.Option(min=1, help=f"Show the most probable N of each image (default: {_TOP}).")
     ] = None,
-    pointing: Annotated[
-        Path | None, typer.Option(metavar="BOXES", help="COCO's instances.json, or a year's folder of VOC.")
-    ] = None,
-    images: Annotated[Path | None, typer.Option(help="Pointing: folder with the images.")] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(min=0, help="Pointing: how far from a box is a hit, pixels (default: 15).")
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write to (default: RUN/explained).")] = None,
 ) -> None:
-    """Show which places of an image speak for a class; or test, by boxes, whether they are the right ones.
+    """Show which places of an image speak for a class.
 
     **Examples**
 
@@ -44,27 +37,38 @@ def explain(
 
       tertium explain runs/first photos/street.jpg --classes car,person --out maps/
 
-      tertium explain runs/first --pointing instances_val2014.json --images val2014/
-
     An image gets a picture: itself, and under the map of each class; the circle is the highest place. The
-    numbers go to explained.csv. With --pointing, a class that has boxes in an image counts as hit if the
-    highest place of its map lies in one of them; the figures go to pointing.json and, for each class,
-    pointing.csv. See docs/explain.md.
+    numbers go to explained.csv. `tertium pointing` tests, by boxes, whether these are the right places. See
+    docs/explain.md.
     """
-    place = out or run / "explained"
-    if pointing is None:
-        if not files:
-            raise InputError("name an image to explain, or boxes with --pointing; see tertium explain --help")
-        if images is not None or tolerance is not None:
-            option = "--images" if images is not None else "--tolerance"
-            raise InputError(f"{option} belongs to --pointing; to explain images, name their files")
-        _explain(run, files, classes, top, place)
-        return
-    if files or classes is not None or top is not None:
-        raise InputError("--pointing takes all classes with boxes, and the images of --images")
-    if images is None:
-        raise InputError("--pointing needs the folder of the images: --images")
-    _point(run, pointing, images, tolerance, place)
+    from tertium.runs import RunFolder
+
+    _explain(run, files, classes, top, out or RunFolder(run).explained)
+
+
+def pointing(
+    run: RunArgument,
+    boxes: Annotated[
+        Path, typer.Argument(metavar="BOXES", help="COCO's instances.json, or a year's folder of VOC.")
+    ],
+    images: Annotated[Path, typer.Option(help="Folder with the images.")],
+    tolerance: Annotated[
+        float | None, typer.Option(min=0, help="How far from a box is a hit, pixels (default: 15).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to (default: RUN/explained).")] = None,
+) -> None:
+    """Test by boxes whether a model looks at the right places.
+
+    **Example**
+
+      tertium pointing runs/first instances_val2014.json --images val2014/
+
+    A class that has boxes in an image counts as hit if the highest place of its map lies in one of them. The
+    figures go to pointing.json and, for each class, pointing.csv. See docs/explain.md.
+    """
+    from tertium.runs import RunFolder
+
+    _point(run, boxes, images, tolerance, out or RunFolder(run).explained)
 
 
 def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | None, out: Path) -> None:

@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tertium.cli.processes import agreed, load, started, together, watching_first
+from tertium.cli.processes import started, together, watching_first
 from tertium.cli.shared import (
     LABELS_HELP,
     ClassesFile,
     FeaturesFile,
     ImagesFolder,
     LabelsFile,
-    RunArgument,
+    ModelArgument,
     SkipDamaged,
     SplitName,
     Unlisted,
     UnlistedChoice,
     command_line,
     console,
-    damaged_of,
-    images_of,
-    read,
     say,
+    say_damaged,
     say_predicted,
-    undamaged,
-    watching,
 )
 from tertium.errors import InputError, some
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from tertium.data.inputs import Inputs
-    from tertium.labels import Labels
     from tertium.metrics.evaluation import Evaluation
-    from tertium.prediction.trained import Trained
-    from tertium.progress import Progress
+    from tertium.runs import RunData
     from tertium.training.session import Outcome
 
-_TEST = "test"  # the split that no run trains on
 Devices = Annotated[
     int, typer.Option(min=1, help="Processes on this machine that share the images, one for each device.")
 ]
@@ -98,21 +87,26 @@ def train(
     The settings and their defaults are in docs/training.md.
     """
     from tertium.cli.terminal import show_summary
-    from tertium.distributed import rank
+    from tertium.processes import rank
     from tertium.training.stopping import Stopped
 
     place = resume or out or Path()
     try:
         if resume is not None:
             beside = labels, out, images, features, method, config, classes, truth, settings
-            outcome, listed = _go_on(resume, devices, (*beside, skip_damaged or None)), None
+            outcome = _go_on(resume, devices, (*beside, skip_damaged or None))
         else:
-            if labels is None or out is None:
-                missing = "--labels" if labels is None else "--out"
-                raise InputError(f"{missing} is missing; see tertium train --help")
-            values = settings_of(config, settings, method=method, devices=devices)
-            outcome, listed = _begin(
-                labels, out, images, features, values, unlisted, classes, overwrite, truth, skip_damaged
+            outcome = _begin(
+                _needed("--labels", labels),
+                _needed("--out", out),
+                images=images,
+                features=features,
+                config=settings_of(config, settings, method=method, devices=devices),
+                unlisted=unlisted.value,
+                classes=classes,
+                overwrite=overwrite,
+                truth=truth,
+                skip_damaged=skip_damaged,
             )
     except Stopped as stop:
         if rank() == 0:
@@ -121,42 +115,56 @@ def train(
     if rank() == 0:
         show_summary(console(), outcome.summary, place)
         _write_page(place)
-        _say_next(place, listed)
+        _say_next(place)
 
 
-def _say_next(run: Path, listed: Labels | None) -> None:
+def _needed(option: str, given: Path | None) -> Path:
+    if given is None:
+        raise InputError(f"{option} is missing; see tertium train --help")
+    return given
+
+
+def _begin(labels: Path, out: Path, *, classes: Path | None, **given: Any) -> Outcome:
+    from tertium.labels.readers import read_classes
+    from tertium.training.train import train as run_training
+
+    names = None if classes is None else read_classes(classes)
+    with watching_first() as progress:
+        return run_training(labels, out=out, classes=names, progress=progress, **given)
+
+
+def _say_next(run: Path) -> None:
     """Say what to do with a run: commands that work as they are printed."""
-    from tertium.training.runs import RunFolder
+    from tertium.labels.opening import open_labels
+    from tertium.labels.splits import TEST
+    from tertium.runs import RunFolder
 
-    data = RunFolder.open(run).config()["data"]
-    kind = "images" if "images" in data else "features"
-    inputs = [f"--{kind}", data[kind]]
-    listed = read(Path(data["labels"]), Unlisted.unknown, None) if listed is None else listed
-    if _TEST in listed.split_names() and _are_there(listed.part(_TEST).images.to_pylist(), data):
-        unlisted = data.get("unlisted", "unknown")
-        told = [] if unlisted == "unknown" else ["--unlisted", unlisted]
-        words = ["--labels", data["labels"], *told, *inputs, "--split", _TEST]
+    data = RunFolder.open(run).data()
+    inputs = ["--images", data.images] if data.images else ["--features", data.features or ""]
+    listed = open_labels(data.labels or "", unlisted=data.unlisted, classes=data.names)
+    if TEST in listed.split_names() and _are_there(listed.part(TEST).images.to_pylist(), data):
+        told = [] if data.unlisted == "unknown" else ["--unlisted", data.unlisted]
+        words = ["--labels", data.labels or "", *told, *inputs, "--split", TEST]
         say(f"Next: {shlex.join(['tertium', 'evaluate', str(run), *words])}")
     say(f"Next: {shlex.join(['tertium', 'predict', str(run), *inputs, '--out', 'predictions.csv'])}")
 
 
-def _are_there(names: list[str], data: Mapping[str, Any]) -> bool:
+def _are_there(names: list[str], data: RunData) -> bool:
     """Return whether images are where those of training were; features without names have no others."""
     from tertium.data.feature_files import feature_names
     from tertium.data.pictures import list_images
 
-    there = list_images(Path(data["images"])) if "images" in data else feature_names(data["features"])
+    there = list_images(Path(data.images)) if data.images else feature_names(data.features or "")
     return set(names) <= set(there or ())
 
 
 def _write_page(run: Path) -> None:
     """Write the report of a run into its folder."""
     from tertium.reporting import write_report
-    from tertium.training.runs import RunFolder
+    from tertium.runs import RunFolder
 
-    page = write_report(
-        run / "report.html", [RunFolder.open(run)], title=f"Run {run.name}", command=command_line()
-    )
+    folder = RunFolder.open(run)
+    page = write_report(folder.report_file, [folder], title=f"Run {run.name}", command=command_line())
     say(f"Report: {page}")
 
 
@@ -169,55 +177,18 @@ def settings_of(config: Path | None, words: list[str] | None, **options: Any) ->
     return values | {name: value for name, value in options.items() if value is not None}
 
 
-def _begin(
-    labels: Path,
-    out: Path,
-    images: Path | None,
-    features: Path | None,
-    values: dict[str, Any],
-    unlisted: Unlisted,
-    classes: Path | None,
-    overwrite: bool,
-    truth: Path | None,
-    skip_damaged: bool,
-) -> tuple[Outcome, Labels]:
-    from tertium.labels.readers import read_classes
-    from tertium.training.train import train as run_training
-
-    about: dict[str, Any] = {"labels": str(labels), "unlisted": unlisted.value}
-    if classes is not None:
-        about["names"] = read_classes(classes)
-    with watching() as progress:
-        listed = read(labels, unlisted, classes)
-        if skip_damaged:
-            about["left_out"] = damaged_of(images, listed.images.to_pylist(), progress)
-            listed = listed.without(about["left_out"])
-        outcome = run_training(
-            listed,
-            images,
-            features=features,
-            out=out,
-            config=values,
-            overwrite=overwrite,
-            progress=progress,
-            about=about,
-            truth=truth,
-        )
-    return outcome, listed
-
-
 def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
     """Resume a run; of the other options that a run begins with, none may be given ``beside``."""
     from tertium.training.train import resume
 
     if any(given is not None for given in beside):
         raise InputError("--resume goes on with what the run began with; only --devices may change")
-    with watching() as progress:
+    with watching_first() as progress:
         return resume(run, devices=devices, progress=progress)
 
 
 def evaluate(
-    run: RunArgument,
+    run: ModelArgument,
     labels: LabelsFile,
     images: ImagesFolder = None,
     features: FeaturesFile = None,
@@ -253,52 +224,33 @@ def evaluate(
 
     They are written to RUN/evaluation.json and .csv unless --out says otherwise.
     """
-    if started(devices):
+    if started(devices, run):
         return
     from tertium.cli.terminal import counted
-    from tertium.distributed import barrier, rank
-    from tertium.metrics.evaluation import evaluate_known
-    from tertium.prediction.files import write_evaluation
-    from tertium.prediction.trained import shared_folder, shares
+    from tertium.prediction.using import evaluate as evaluate_model
+    from tertium.processes import rank
+    from tertium.runs import RunFolder
 
-    place = out or run / "evaluation.json"
-
-    def prepare() -> tuple[Trained, Labels, Inputs]:
-        if not place.parent.is_dir() and out is not None:
-            raise InputError(f"{place}: the folder {place.parent} does not exist")
-        trained = load(run)
-        truth = read(labels, unlisted, None)
-        truth = truth if split is None else truth.part(split)
-        return trained, truth, trained.labelled(truth, images, features)
-
-    with together(), watching_first() as progress:
-        trained, truth, inputs = agreed(prepare)
-        with shared_folder(place.parent) as folder:
-            known = trained.known_scores(truth, inputs, folder, shares(len(truth)), rank(), progress)
-            barrier()
-            if rank() > 0:
-                return
-            found = evaluate_known(known, trained.thresholds, _annotations(run, trained.classes))
-        on = f"the {counted(len(truth), 'images')} of {labels}"
-        write_evaluation(place, found, on if split is None else f"{on}, split {split}")
-    _show_evaluation(found, f"{run} on {counted(len(truth), 'images')}")
-    strangers = sorted(set(truth.classes) - set(trained.classes))
-    if strangers:
-        say(f"Not known to the model, left out: {some(strangers, 8)}")
-    say(f"Figures: {place}, per class: {place.with_suffix('.csv')}")
-
-
-def _annotations(run: Path, classes: Sequence[str]) -> npt.NDArray[np.int64] | None:
-    """Return how many labels of each class training knew, if the run says so for every class."""
-    import numpy as np
-
-    from tertium.training.runs import RunFolder
-
-    known = (run / "config.json").is_file()
-    counts = RunFolder.open(run).config()["data"].get("classes", {}) if known else {}
-    if not all(name in counts for name in classes):
-        return None
-    return np.array([counts[name]["present"] + counts[name]["absent"] for name in classes])
+    if out is None and run.suffix == ".onnx":
+        raise InputError("say where the figures of an exported model go: --out FIGURES.json")
+    with together(run), watching_first() as progress:
+        done = evaluate_model(
+            run,
+            labels,
+            images,
+            features=features,
+            split=split,
+            unlisted=unlisted.value,
+            out=out or RunFolder(run).evaluation_file,
+            progress=progress,
+        )
+        if rank() > 0:
+            return
+    _show_evaluation(done.evaluation, f"{run} on {counted(done.images, 'images')}")
+    if done.unknown_classes:
+        say(f"Not known to the model, left out: {some(done.unknown_classes, 8)}")
+    assert done.out is not None
+    say(f"Figures: {done.out}, per class: {done.out.with_suffix('.csv')}")
 
 
 def _show_evaluation(found: Evaluation, title: str) -> None:
@@ -321,10 +273,7 @@ def _show_evaluation(found: Evaluation, title: str) -> None:
 
 
 def predict(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="Folder that `tertium train` wrote, or an exported .onnx file."),
-    ],
+    run: ModelArgument,
     out: Annotated[Path, typer.Option(help="Where the probabilities go: .csv or .parquet.")],
     images: ImagesFolder = None,
     features: FeaturesFile = None,
@@ -351,50 +300,24 @@ def predict(
 
       torchrun --nproc-per-node 4 -m tertium predict runs/first --images new/ --out predictions.csv
     """
-    if run.suffix == ".onnx":
-        from tertium.cli.exporting import predict_exported
-
-        return predict_exported(run, out, images, features, labels, split, top, devices, skip_damaged)
-    if started(devices):
+    if started(devices, run):
         return
-    from tertium.distributed import rank
-    from tertium.prediction.files import write_predictions
-    from tertium.prediction.trained import shared_folder, shares
+    from tertium.prediction.using import predict as predict_images
+    from tertium.processes import rank
 
-    with together(), watching_first() as progress:
-        trained, names, inputs = agreed(
-            lambda: _to_predict(run, out, images, features, labels, split, top, skip_damaged, progress)
+    with together(run), watching_first() as progress:
+        done = predict_images(
+            run,
+            images,
+            features=features,
+            labels=labels,
+            split=split,
+            out=out,
+            top=top,
+            skip_damaged=skip_damaged,
+            progress=progress,
         )
-        own = shares(len(names))[rank()]
-        with shared_folder(out.parent) as folder:
-            blocks = trained.stream(inputs, progress, own)
-            write_predictions(
-                out, names[own.start : own.stop], trained.classes, blocks, top=top, folder=folder
-            )
         if rank() > 0:
             return
-    say_predicted(len(names), len(trained.classes), top, out)
-
-
-def _to_predict(
-    run: Path,
-    out: Path,
-    images: Path | None,
-    features: Path | None,
-    labels: Path | None,
-    split: str | None,
-    top: int | None,
-    skip_damaged: bool,
-    progress: Progress | None,
-) -> tuple[Trained, list[str], Inputs]:
-    """Return the model, and the names and inputs of the images, after checking that all can be written."""
-    from tertium.data.inputs import names_of
-    from tertium.prediction.files import check_columns, check_path
-
-    check_path(out)
-    trained = load(run)
-    check_columns(trained.classes, top)
-    names = names_of(images, features) if labels is None else images_of(labels, split)
-    if skip_damaged:
-        names = undamaged(images, names, progress)
-    return trained, names, trained.inputs(images, features, names)
+    say_damaged(done.damaged, len(done.images))
+    say_predicted(len(done.images), len(done.classes), top, out)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,6 @@ from tertium.cli.shared import watching
 from tertium.errors import InputError
 
 if TYPE_CHECKING:
-    from tertium.prediction.trained import Trained
     from tertium.progress import Progress
 
 Found = TypeVar("Found")
@@ -28,10 +27,12 @@ _SAID, _OTHERS_ENDED = 2, 3  # exit codes: of a process that has said why it end
 _POLL, _GRACE = 0.1, 3.0  # seconds between looks at the processes; that they have to end
 
 
-def started(devices: int) -> bool:
+def started(devices: int, model: Path) -> bool:
     """Run this command in several processes, if that is asked for; torchrun has done so already."""
     if devices == 1 or "RANK" in os.environ:
         return False
+    if model.suffix == ".onnx":
+        raise InputError(f"{model}: an exported model runs in one process, on all cores; leave out --devices")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -82,15 +83,16 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """Join the processes that were started together; alone, nothing happens."""
+def together(model: Path) -> Iterator[None]:
+    """Join the processes that were started together to use a model; alone, nothing happens."""
+    # An exported model runs alone, and without torch.
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or model.suffix == ".onnx":
+        yield
+        return
     from torch import distributed
 
     from tertium.distributed import lost
 
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield
-        return
     # As an exception, so that files half-written are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # They only wait for each other, on GPUs too; the one that has most to do may take long.
@@ -106,41 +108,12 @@ def together() -> Iterator[None]:
     distributed.destroy_process_group()  # not after an error: a process that had joined says its own
 
 
-def agreed(prepare: Callable[[], Found]) -> Found:
-    """Prepare in every process before any goes on; of those that fail alike only the first says so."""
-    from tertium.distributed import any_of, from_first, rank
-
-    found, error = None, None
-    try:
-        found = prepare()
-    except InputError as caught:
-        error = caught
-    said = from_first(error is not None)
-    if error is not None and (rank() == 0 or not said):
-        any_of(True)
-        raise error
-    if any_of(error is not None) or found is None:
-        raise typer.Exit(_SAID)
-    return found
-
-
 @contextmanager
 def watching_first() -> Iterator[Progress | None]:
     """Show the progress of process 0 alone; its share is as large as any."""
-    if os.environ.get("RANK", "0") == "0":
+    first = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))  # torchrun's, and Fabric's
+    if first == "0":
         with watching() as progress:
             yield progress
     else:
         yield None
-
-
-def load(run: Path) -> Trained:
-    """Return the model on this process's GPU, where there are any."""
-    import torch
-
-    from tertium.prediction.trained import Trained
-
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    has_gpu = torch.cuda.is_available()
-    device = f"cuda:{local % torch.cuda.device_count()}" if has_gpu else "cpu"
-    return Trained.load(run, device=device)

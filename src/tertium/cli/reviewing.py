@@ -1,4 +1,4 @@
-"""The command that opens a page for answers."""
+"""Commands that open a page for answers, and write these as labels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from tertium.cli.shared import (
     watching,
 )
 from tertium.errors import InputError
-from tertium.training.runs import ANSWERS
 
 if TYPE_CHECKING:
     from tertium.labels import Labels
     from tertium.prediction.trained import Trained
+
+AnswersFile = Annotated[
+    Path | None, typer.Option("--answers", help="Where the answers are kept (default: in the run).")
+]
 
 
 def review(
@@ -38,17 +41,12 @@ def review(
     unlisted: UnlistedChoice = Unlisted.unknown,
     budget: Annotated[int, typer.Option(min=1, help="How many questions.")] = 500,
     per_image: Annotated[int, typer.Option(min=1, help="At most so many about one image.")] = 5,
-    answers: Annotated[
-        Path | None, typer.Option(help=f"Where the answers are kept; RUN/{ANSWERS} by default.")
-    ] = None,
+    answers: AnswersFile = None,
     name: Annotated[str | None, typer.Option(help="Who answers; the page can change it.")] = None,
     host: Annotated[
         str, typer.Option(help="Where to listen. Other than this machine alone, a token is needed.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
-    export: Annotated[
-        Path | None, typer.Option(help="Ask nothing: write the answers as a label file instead.")
-    ] = None,
 ) -> None:
     """Open a page on which people say whether labels are present, the most telling ones first.
 
@@ -56,22 +54,18 @@ def review(
 
       tertium review runs/first --labels labels.csv --images photos/
 
-      tertium review runs/first --labels labels.csv --export answers.csv
+      tertium answers runs/first --labels labels.csv --out answers.csv
 
       tertium merge labels.csv answers.csv --out more.parquet
 
     The questions are those of `tertium suggest`. Every answer is on disk before the next question shows;
     started again, the page goes on where it was. With --features the images are only looked at, not fed to
-    the model. Labels on which people differ are left out of --export, and listed beside it.
+    the model. `tertium answers` writes them as a label file.
     """
-    from tertium.training.runs import RunFolder
+    from tertium.runs import RunFolder
 
     folder = RunFolder.open(run)
-    kept = answers or folder.path / ANSWERS
     found = read(labels, unlisted, None)
-    if export is not None:
-        _export(kept, found, export)
-        return
     if images is None and features is None:
         raise InputError("give the images that people look at: --images FOLDER")
     part = found if split is None else found.part(split)
@@ -82,18 +76,35 @@ def review(
         features,
         budget,
         per_image,
-        kept,
+        answers or folder.answers_file,
         _user() if name is None else name,
         host,
         port,
     )
 
 
-def _export(kept: Path, labels: Labels, out: Path) -> None:
+def answers(
+    run: RunArgument,
+    labels: LabelsFile,
+    out: Annotated[Path, typer.Option(help="The label file: .csv, .tsv, .parquet or .arrow.")],
+    answers: AnswersFile = None,
+    unlisted: UnlistedChoice = Unlisted.unknown,
+) -> None:
+    """Write what people answered on the review page as a label file.
+
+    **Example**
+
+      tertium answers runs/first --labels labels.csv --out answers.csv
+
+    Labels on which people differ are left out, and listed in a file beside it with those that contradict the
+    label file. `tertium merge` joins the answers with the labels.
+    """
+    from tertium.runs import RunFolder
     from tertium.web.reviewing.answers import Answers
     from tertium.web.reviewing.results import export
 
-    done = export(Answers.existing(kept), labels, out)
+    kept = answers or RunFolder.open(run).answers_file
+    done = export(Answers.existing(kept), read(labels, unlisted, None), out)
     say(f"{summary_of(done.labels)} → {out}")
     among = sum(each.among_people for each in done.contradictions)
     against = sum(each.given != 0 for each in done.contradictions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tertium.errors import InputError, some
+from tertium.errors import some
 
 if TYPE_CHECKING:
     from tertium.cli.terminal import Bar, Lines
     from tertium.labels import Labels
-    from tertium.progress import Progress
 
 _WIDTH = 120  # of tables in a file or a pipe
 
@@ -46,6 +44,9 @@ SkipDamaged = Annotated[
     bool, typer.Option("--skip-damaged", help="Leave out images that cannot be read, and name them.")
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `tertium train` wrote.")]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder that `tertium train` wrote, or an exported .onnx file.")
+]
 SplitName = Annotated[
     str | None, typer.Option("--split", help="Only the images of this split of the labels.")
 ]
@@ -100,25 +101,13 @@ def say_predicted(images: int, classes: int, top: int | None, out: Path) -> None
     say(f"{counted(images, 'images')}, the {most} of {every} each → {out}")
 
 
-def damaged_of(images: Path | None, names: list[str], progress: Progress | None) -> list[str]:
-    """Return the images that cannot be read, and name them."""
-    from tertium import progress as silent
+def say_damaged(faults: dict[str, str], read: int) -> None:
+    """Say which images were left out because they cannot be read."""
     from tertium.cli.terminal import counted
-    from tertium.data.pictures import damaged
 
-    if images is None:
-        raise InputError("--skip-damaged is for images: features have none that could be damaged")
-    found = damaged(images, names, progress or silent.Progress())
-    if found and os.environ.get("RANK", "0") == "0":  # one of several processes talks
-        faults = some(list(found.values()))
-        say(f"Left out: {counted(len(found), 'images')} of {len(names):,} that cannot be read: {faults}")
-    return list(found)
-
-
-def undamaged(images: Path | None, names: list[str], progress: Progress | None) -> list[str]:
-    """Return the images that can be read; the others are named."""
-    gone = set(damaged_of(images, names, progress))
-    return [name for name in names if name not in gone]
+    if faults:
+        every = f"{counted(len(faults), 'images')} of {read + len(faults):,}"
+        say(f"Left out: {every} that cannot be read: {some(list(faults.values()))}")
 
 
 def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:
@@ -127,10 +116,3 @@ def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:
 
     names = None if classes is None else read_classes(classes)
     return read_labels(labels, unlisted=unlisted.value, classes=names)
-
-
-def images_of(labels: Path, split: str | None) -> list[str]:
-    """Return the images that a label file lists, or those of one split."""
-    listed = read(labels, Unlisted.unknown, None)
-    names: list[str] = (listed if split is None else listed.part(split)).images.to_pylist()
-    return names

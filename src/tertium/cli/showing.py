@@ -13,7 +13,6 @@ from tertium.cli.shared import (
     UnlistedChoice,
     command_line,
     console,
-    read,
     say,
     watching,
 )
@@ -47,17 +46,21 @@ def report(
     With --labels and their images or features, the page also shows which labels are probably missing; with
     --split its figures are those of that split, else of `tertium evaluate` or of the validation images.
     """
-    from tertium.reporting import Given, write_report
-    from tertium.training.runs import RunFolder
+    from tertium.reporting import report as write_page
 
-    if labels is None and (images, features, split) != (None, None, None):
-        raise InputError("--images, --features and --split belong to a label file; give it as --labels")
-    folders = [RunFolder.open(run) for run in runs]
-    given = None
-    if labels is not None:
-        given = Given(read(labels, unlisted, None), str(labels), images, features, split)
     with watching() as progress:
-        write_report(out, folders, title=title, command=command_line(), given=given, progress=progress)
+        write_page(
+            runs,
+            out=out,
+            title=title,
+            labels=labels,
+            images=images,
+            features=features,
+            split=split,
+            unlisted=unlisted.value,
+            command=command_line(),
+            progress=progress,
+        )
     say(f"Report: {out}")
 
 

@@ -24,15 +24,14 @@ from tertium.errors import InputError, did_you_mean
 from tertium.files import write_sealed
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
-from tertium.labels.splits import divide
+from tertium.labels.splits import TEST, TRAIN, VALIDATION, divide
 from tertium.metrics.evaluation import average_precision, evaluate
 from tertium.models.classifier import Classifier
 from tertium.prediction.trained import scores
 from tertium.schemes import parse
 from tertium.training.session import Outcome
-from tertium.training.train import TRAIN, VALIDATION, train
+from tertium.training.train import train
 
-_TEST = "test"
 _BATCH = 2048  # images scored at a time
 Floats = npt.NDArray[np.float64]
 
@@ -102,11 +101,11 @@ class Data:
 
     def __init__(self, work: Work) -> None:
         labels = read_labels(work.labels, unlisted=work.unlisted)
-        for split in (TRAIN, _TEST):
+        for split in (TRAIN, TEST):
             if split not in labels.split_names():
                 hint = did_you_mean(split, labels.split_names())
                 raise InputError(f'{work.labels}: a comparison needs the splits "train" and "test"; {hint}')
-        rows, others = labels.rows_in(TRAIN), labels.rows_in(_TEST)
+        rows, others = labels.rows_in(TRAIN), labels.rows_in(TEST)
         self.work, self.training, self.test = work, _bare(labels[rows]), _bare(labels[others])
         if work.test_features is not None or feature_names(work.features) is not None:
             self._features = load_features(work.features, self.training.images.to_pylist())

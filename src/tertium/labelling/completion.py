@@ -26,11 +26,12 @@ from tertium.data.inputs import Features, Images, Inputs
 from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.labels import Labels
-from tertium.labels.readers import write_labels
+from tertium.labels.opening import Source, open_labels
+from tertium.labels.readers import Unlisted, write_labels
 from tertium.prediction.files import check_columns, check_path, write_predictions
 from tertium.prediction.trained import Trained
 from tertium.progress import Progress
-from tertium.training.runs import RunFolder
+from tertium.runs import RunFolder
 
 _ENTRIES = 2**21  # of validation labels that calibration looks at, at most
 _LEAST = 50  # known validation labels, below which nothing is calibrated
@@ -90,7 +91,7 @@ class Prepared:
 
 def _validation_rows(folder: RunFolder, labels: Labels) -> npt.NDArray[np.int64]:
     """Return rows of images that the run did not train on, evenly spread if there are too many to hold."""
-    held_out = pa.array(folder.config()["data"].get("validation", []), pa.string())
+    held_out = pa.array(folder.data().validation, pa.string())
     found = pc.index_in(held_out, value_set=labels.images).drop_null()
     rows = np.sort(np.asarray(found, dtype=np.int64))
     most = max(1, _ENTRIES // len(labels.classes))
@@ -216,10 +217,12 @@ class Completed:
 
 def complete(
     run: str | Path,
-    labels: Labels,
+    labels: Source,
     images: Images | None = None,
     *,
     features: Features | None = None,
+    split: str | None = None,
+    unlisted: Unlisted = "unknown",
     out: str | Path,
     precision: float | None = None,
     filled: str | Path | None = None,
@@ -232,6 +235,7 @@ def complete(
     """
     out = Path(out)
     _check_request(out, precision, filled)
+    labels = open_labels(labels, split=split, unlisted=unlisted)
     ready = Prepared.of_run(run, labels, images, features=features, progress=progress)
     check_columns(ready.trained.classes, None)
     tally = Tally(len(ready.trained.classes))

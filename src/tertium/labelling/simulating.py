@@ -18,14 +18,17 @@ from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.labelling.suggesting import suggest
 from tertium.labels import Labels
-from tertium.labels.splits import divide
+from tertium.labels.opening import Source, open_labels
+from tertium.labels.readers import Unlisted
+from tertium.labels.splits import TEST, TRAIN, divide
+from tertium.prediction.files import check_table
 from tertium.prediction.trained import Trained
 from tertium.progress import Progress
-from tertium.schemes import Scheme
-from tertium.training.train import TRAIN, train
+from tertium.schemes import Scheme, parse
+from tertium.training.train import train
 
 Whole = npt.NDArray[np.int64]
-_HELD_OUT, _TEST = 0.25, "test"  # share of the images that judge a simulation; or this split
+_HELD_OUT = 0.25  # share of the images that judge a simulation, unless there is a split for that
 RULES = ("tertium", "uncertainty", "random")
 
 
@@ -38,6 +41,47 @@ class Point:
     answers: int
     present: int  # of them
     map: float  # on images that were never asked about, with full labels
+
+
+def rehearse(
+    labels: Source,
+    features: Features,
+    *,
+    scheme: str = "single_positive",
+    split: str | None = None,
+    unlisted: Unlisted = "unknown",
+    budget: int = 500,
+    rounds: int = 4,
+    per_image: int = 1,
+    sample: int | None = None,
+    seeds: int = 1,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> list[Point]:
+    """Hide known labels by a scheme and compare rules of asking, once for each seed.
+
+    The points go to ``out``, .csv, if it is given.
+    """
+    if out is not None:
+        check_table(out, "figures")
+    chosen = parse(scheme)
+    full = open_labels(labels, split=split, unlisted=unlisted)
+    points = []
+    for seed in range(seeds):
+        points += simulate(
+            full,
+            features,
+            scheme=chosen,
+            budget=budget,
+            rounds=rounds,
+            seed=seed,
+            sample=sample,
+            per_image=per_image,
+            progress=progress,
+        )
+    if out is not None:
+        write_points(out, points)
+    return points
 
 
 def simulate(
@@ -104,8 +148,8 @@ def _parts(
     if sample is not None:
         rows = np.sort(np.random.default_rng(seed).permutation(rows)[:sample])
     plain = dataclasses.replace(full, splits=None)
-    if _TEST in names and TRAIN in names:
-        others = full.rows_in(_TEST)
+    if TEST in names and TRAIN in names:
+        others = full.rows_in(TEST)
     else:
         kept, apart = divide(plain[rows], _HELD_OUT, seed)
         rows, others = rows[kept], rows[apart]
@@ -123,7 +167,7 @@ def _asked(
 ) -> tuple[Whole, Whole]:
     """Return the rows and columns of the labels that a rule asks about."""
     if rule == "tertium":
-        questions, _ = suggest(run, labels, features=inputs, budget=budget, per_image=per_image)
+        questions = suggest(run, labels, features=inputs, budget=budget, per_image=per_image)
         return labels.rows_of(questions.images), np.array([labels.column(name) for name in questions.labels])
     unknown = labels.dense() == 0
     if rule == "random":

@@ -21,11 +21,13 @@ from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.labelling.completion import Prepared
-from tertium.labels import Labels
+from tertium.labels.opening import Source, open_labels
+from tertium.labels.readers import Unlisted
+from tertium.prediction.files import check_table
 from tertium.progress import Progress
 
 Whole = npt.NDArray[np.int64]
-_LITTLE = 1.0  # that a class of which nothing is known counts as known: what four close calls tell
+_LITTLE = 1.0  # what every class starts with: a prior worth four answers at p = ½
 _WIDEST = 100.0  # factor between the ends of a frequency's interval, beyond which it counts no more
 _AGAIN = 0.5  # cost of another question about the same image: it is already looked at
 _FEWEST, _EVEN = 50, 10  # questions that a class may get: so many, or so many times its even share
@@ -40,6 +42,7 @@ class Questions:
     probability: Floats  # that the label is present
     score: Floats
     why: list[str]
+    notes: tuple[str, ...] = ()  # what a person should know
 
     def write(self, path: str | Path) -> None:
         """Write a CSV file image,label,probability,score,why."""
@@ -180,19 +183,25 @@ def class_weights(annotation: Annotation | None, classes: int) -> Floats:
 
 def suggest(
     run: str | Path,
-    labels: Labels,
+    labels: Source,
     images: Images | None = None,
     *,
     features: Features | None = None,
-    budget: int,
+    split: str | None = None,
+    unlisted: Unlisted = "unknown",
+    budget: int = 500,
     per_image: int = 1,
+    out: str | Path | None = None,
     progress: Progress | None = None,
-) -> tuple[Questions, tuple[str, ...]]:
-    """Return the questions worth asking next about unknown labels, and what a person should know."""
+) -> Questions:
+    """Return the questions worth asking next about unknown labels; write them to ``out``, .csv, if given."""
     for name, value in (("budget", budget), ("number of questions per image", per_image)):
         if value < 1:
             raise InputError(f"the {name} must be at least 1, not {value}")
-    ready = Prepared.of_run(run, labels, images, features=features, progress=progress)
+    if out is not None:
+        check_table(out, "questions")
+    given = open_labels(labels, split=split, unlisted=unlisted)
+    ready = Prepared.of_run(run, given, images, features=features, progress=progress)
     classes = len(ready.trained.classes)
     pool = Pool(classes, min(budget, max(_FEWEST, -(-_EVEN * budget // classes))))
     for block in ready.blocks(progress):
@@ -206,8 +215,11 @@ def suggest(
         chosen.chances,
         scores,
         _reasons(chosen, known, ready),
+        ready.notes,
     )
-    return questions, ready.notes
+    if out is not None:
+        questions.write(out)
+    return questions
 
 
 def _reasons(chosen: Candidates, known: Floats, ready: Prepared) -> list[str]:

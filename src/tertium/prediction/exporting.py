@@ -9,15 +9,16 @@ import json
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tertium.data.decoding import open_image
 from tertium.data.feature_files import load_features
-from tertium.data.pictures import list_images, open_image, resized
+from tertium.data.pictures import list_images, resized
 from tertium.errors import InputError
 from tertium.files import read_sealed, replacing
 from tertium.models.classifier import Backbone, Classifier
@@ -25,6 +26,7 @@ from tertium.models.onnx_files import TOLERANCE, convert
 from tertium.models.onnx_session import seal
 from tertium.prediction.exported import FORMAT, Exported
 from tertium.prediction.trained import Trained
+from tertium.runs import RunFolder
 
 _RANDOM, _REAL = 8, 16  # inputs that the file and the model are compared on
 
@@ -36,6 +38,7 @@ class Check:
     worst: float
     random: int
     real: int
+    out: Path
 
 
 class ImageClassifier(nn.Module):
@@ -49,6 +52,19 @@ class ImageClassifier(nn.Module):
         """Return the logits [B, C]."""
         logits: Tensor = self.model(images.permute(0, 3, 1, 2))
         return logits
+
+
+def export(
+    run: str | Path, to: Literal["onnx", "safetensors"] = "onnx", out: str | Path | None = None
+) -> Check:
+    """Write a trained model as one file for use elsewhere: ONNX with all it needs, or weights for timm.
+
+    By default the file goes into the run folder. It is kept only if it gives the model's own numbers.
+    """
+    folder = RunFolder(Path(run))
+    if to == "onnx":
+        return export_onnx(run, folder.onnx_file if out is None else out)
+    return export_timm(run, folder.timm_file if out is None else out)
 
 
 # ---- ONNX ------------------------------------------------------------------------------------------------
@@ -80,7 +96,7 @@ def export_onnx(run: str | Path, path: str | Path) -> Check:
         worst = _difference(module, Exported.load(temporary, 1), inputs)
         if not worst <= TOLERANCE:
             raise InputError(f"{path}: not kept, its probabilities differ from the model's by {worst:.1e}")
-    return Check(worst, _RANDOM, len(real))
+    return Check(worst, _RANDOM, len(real), path)
 
 
 def _add_probabilities(path: Path, classes: int) -> None:
@@ -134,7 +150,7 @@ def export_timm(run: str | Path, path: str | Path) -> Check:
         worst = _timm_difference(trained.model, backbone, temporary, inputs)
         if not worst <= TOLERANCE:
             raise InputError(f"{path}: not kept, its probabilities differ from the model's by {worst:.1e}")
-    return Check(worst, _RANDOM, len(real))
+    return Check(worst, _RANDOM, len(real), path)
 
 
 def _timm_state(model: Classifier, backbone: Backbone) -> dict[str, Tensor]:
@@ -180,13 +196,13 @@ def _check_path(run: Path, path: Path, suffix: str) -> None:
         raise InputError(f"{path}: the name must end in {suffix}")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
-    if path.resolve() == (run / "model.safetensors").resolve():
+    if path.resolve() == RunFolder(run).weights_file.resolve():
         raise InputError(f"{path}: is the run's own model; choose another --out")
 
 
 def _metadata(run: Path, trained: Trained) -> dict[str, str]:
     """Return all that a user of the file must know, as text."""
-    about = read_sealed(run / "model.json")
+    about = read_sealed(RunFolder(run).model_file)
     backbone, size = trained.model.backbone, trained.image_size
     resize = f"RGB, squashed to {size} × {size} by Pillow's bilinear filter"
     return {
@@ -217,11 +233,11 @@ def _real(run: Path, trained: Trained) -> Any:
     """Return some inputs of the run, if they are still where they were; what cannot be read is left out."""
     empty = _random(trained)[:0]
     try:
-        data = read_sealed(run / "config.json")["data"]
+        data = RunFolder.open(run).data()
         if trained.model.backbone is None:
-            found = load_features(data["features"])[:_REAL]
+            found = load_features(data.features or "")[:_REAL]
             return found.astype(np.float32) if found.shape[1] == trained.model.width else empty
-        folder, size = Path(data["images"]), trained.image_size
+        folder, size = Path(data.images or ""), trained.image_size
         names = list_images(folder)[:_REAL]
         pixels = [np.asarray(resized(open_image(folder / name), size)) for name in names]
         return np.stack(pixels) if pixels else empty

@@ -17,6 +17,7 @@ import pyarrow.parquet
 
 from tertium.errors import InputError
 from tertium.files import replacing, write_json
+from tertium.processes import barrier, rank, world
 
 if TYPE_CHECKING:
     from tertium.metrics.evaluation import Evaluation
@@ -30,6 +31,15 @@ def check_path(path: str | Path) -> None:
     path = Path(path)
     if path.suffix not in _SUFFIXES:
         raise InputError(f"{path}: predictions are written as .csv or .parquet")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist")
+
+
+def check_table(path: str | Path, what: str) -> None:
+    """Raise `InputError` if a small table cannot be written here; called before any long work begins."""
+    path = Path(path)
+    if path.suffix != ".csv":
+        raise InputError(f"{path}: {what} are written as .csv")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
 
@@ -93,7 +103,7 @@ def _write_csv(path: Path, schema: pa.Schema, tables: Iterable[pa.Table], parts:
         for table in tables:
             sink.write_table(table)
     if parts is None:
-        meet()
+        barrier()
         return
     with open(path, "ab") as whole:
         for part in _complete(parts):
@@ -114,13 +124,13 @@ def _write_parquet(
         for group in _row_groups(everything, max(1, _GROUP // len(schema))):
             sink.write_table(group)
     if parts is None:
-        meet()
+        barrier()
 
 
 def _complete(parts: list[Path]) -> Iterator[Path]:
     """Wait until the other processes have written their parts; give them in order, and remove them."""
     if parts:
-        meet()
+        barrier()
     for part in parts:
         yield part
         part.unlink()
@@ -145,30 +155,6 @@ def _row_groups(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
             held, count = [together[size:]], count - size
     if count:
         yield pa.concat_tables(held)
-
-
-def world() -> int:
-    """Return how many processes write together: asked only of those that share a folder.
-
-    An exported model is used without torch, and alone.
-    """
-    from tertium import distributed
-
-    return distributed.world()
-
-
-def rank() -> int:
-    """Return the number of this process among them."""
-    from tertium import distributed
-
-    return distributed.rank()
-
-
-def meet() -> None:
-    """Wait for the others."""
-    from tertium import distributed
-
-    distributed.barrier()
 
 
 def _named(names: Sequence[str], blocks: Iterable[Any]) -> Iterator[tuple[Sequence[str], Any]]:

@@ -2,6 +2,6 @@
 
 from tertium.reporting.comparison import write_comparison
 from tertium.reporting.looking import Given
-from tertium.reporting.page import write_report
+from tertium.reporting.page import report, write_report
 
-__all__ = ["Given", "write_comparison", "write_report"]
+__all__ = ["Given", "report", "write_comparison", "write_report"]

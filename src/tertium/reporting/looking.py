@@ -18,14 +18,13 @@ from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.labelling.completion import Prepared
 from tertium.labels import Labels
+from tertium.labels.splits import TRAIN
 from tertium.metrics.scored import Scored
 from tertium.prediction.explaining import activation_maps, overlaid
 from tertium.prediction.trained import Trained
 from tertium.progress import Progress
 from tertium.reporting.quality import Quality
-from tertium.reporting.runs import labels_known
-from tertium.training.runs import RunFolder
-from tertium.training.train import TRAIN
+from tertium.runs import RunFolder
 
 _EACH, _PER_CLASS, _SHOWN = (
     10,
@@ -91,14 +90,14 @@ def judge(folder: RunFolder, given: Given, progress: Progress | None) -> Quality
     inputs = trained.labelled(labels, given.images, given.features)
     aligned = labels.with_classes(trained.classes)
     scored = Scored.collect(trained.stream(inputs, progress), aligned, trained.thresholds)
-    return Quality.of(_caveat(folder, given), scored, labels_known(folder.config(), trained.classes))
+    return Quality.of(_caveat(folder, given), scored, folder.data().known_of(trained.classes))
 
 
 def _caveat(folder: RunFolder, given: Given) -> str:
     """Say which images they are, and if the run has used them."""
-    data = folder.config()["data"]
-    used = set(data.get("validation", [])) & set(given.part.images.to_pylist())
-    same = "labels" in data and Path(data["labels"] or "").resolve() == Path(given.name).resolve()
+    data = folder.data()
+    used = set(data.validation) & set(given.part.images.to_pylist())
+    same = data.labels is not None and Path(data.labels).resolve() == Path(given.name).resolve()
     if given.split == TRAIN and same:
         return f"{given.where}, on which the run was trained"
     return f"{given.where}, of which {len(used):,} images chose the epoch" if used else given.where
@@ -194,7 +193,8 @@ def _mapped(ready: Prepared, rows: Sequence[int]) -> tuple[list[tuple[Spot, list
             maps = activation_maps(ready.trained, image, best.tolist())
         except InputError as error:
             return [], (f"no activation maps: {error}",)
-        small = _small(image)
+        small = image.copy()
+        small.thumbnail((_SIDE, _SIDE))
         seen = [
             Spot(name, classes[column], float(probabilities[column]), _address(overlaid(small, heat)))
             for column, heat in zip(best, maps, strict=True)
@@ -205,13 +205,7 @@ def _mapped(ready: Prepared, rows: Sequence[int]) -> tuple[list[tuple[Spot, list
 
 def _thumbnail(ready: Prepared, row: int) -> str | None:
     pictures = ready.inputs.pictures
-    return None if pictures is None else _address(_small(pictures.open(row)))
-
-
-def _small(image: Image.Image) -> Image.Image:
-    scale = min(1.0, _SIDE / max(image.size))
-    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    return image.resize(size, Image.Resampling.BILINEAR)
+    return None if pictures is None else _address(pictures.open(row, within=_SIDE))
 
 
 def _address(image: Image.Image) -> str:

@@ -12,14 +12,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.files import replacing
+from tertium.labels.opening import Source, open_labels
+from tertium.labels.readers import Unlisted
 from tertium.progress import Progress
 from tertium.reporting import tables
 from tertium.reporting.figures import charts
 from tertium.reporting.looking import Given, Missing, find_missing, judge
 from tertium.reporting.runs import NO_SCHEME, Run, grouped, read_runs, some
-from tertium.training.runs import RunFolder
+from tertium.runs import RunFolder
 
 _MISSING = "–"
 _CLASSES, _ENDS = 40, 15  # classes up to which all are on the page; else so many from each end
@@ -78,6 +81,34 @@ def write_report(
         if kind not in files:
             _beside(path, kind).unlink(missing_ok=True)  # of an earlier page, about other runs
     return path
+
+
+def report(
+    runs: Sequence[str | Path] | str | Path,
+    *,
+    out: str | Path = "report.html",
+    title: str = "Tertium report",
+    labels: Source | None = None,
+    images: Images | None = None,
+    features: Features | None = None,
+    split: str | None = None,
+    unlisted: Unlisted = "unknown",
+    command: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write an HTML page about run folders; see `write_report`.
+
+    With ``labels`` and their images or features, the page also shows which labels are probably missing; with
+    ``split`` its figures are those of that split. ``command`` is shown as what made the page.
+    """
+    if labels is None and (images, features, split) != (None, None, None):
+        raise InputError("images, features and split belong to a label file: give labels")
+    folders = [RunFolder.open(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    given = None
+    if labels is not None:
+        name = str(labels) if isinstance(labels, str | Path) else "the given labels"
+        given = Given(open_labels(labels, unlisted=unlisted), name, images, features, split)
+    return write_report(out, folders, title=title, command=command, given=given, progress=progress)
 
 
 def check_page(path: Path) -> None:

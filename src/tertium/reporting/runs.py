@@ -16,7 +16,7 @@ from tertium.errors import InputError
 from tertium.metrics.ranking import Counts, Floats
 from tertium.metrics.scored import Scored
 from tertium.reporting.quality import Quality, with_keys
-from tertium.training.runs import RunFolder
+from tertium.runs import RunFolder
 
 FULL, NO_SCHEME = "full", "—"
 SHOWN = 6  # runs in figures and tables that cannot hold all
@@ -134,9 +134,7 @@ def read_runs(folders: Sequence[RunFolder], tested: Sequence[Quality | None]) ->
     names = [folder.path.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder.path) for folder in folders]
-    configs = [
-        with_keys(folder.path / "config.json", folder.config(), "settings", "data") for folder in folders
-    ]
+    configs = [with_keys(folder.config_file, folder.config(), "settings", "data") for folder in folders]
     changed = _changed([config["settings"] for config in configs])
     runs = [
         _read(folder, name, config, values, test)
@@ -149,24 +147,16 @@ def read_runs(folders: Sequence[RunFolder], tested: Sequence[Quality | None]) ->
 def _read(
     folder: RunFolder, name: str, config: dict[str, Any], changed: dict[str, Any], test: Quality | None
 ) -> Run:
-    file = folder.path / "evaluation.json"
+    file = folder.evaluation_file
     if test is None and file.is_file():
         test = Quality.read(file)
     scored = Scored.of_run(folder.path)
     validation = None
     if scored is not None:
-        annotations = labels_known(config, scored.classes.tolist())
+        annotations = folder.data().known_of(scored.classes.tolist())
         validation = Quality.of("the run's validation images", scored, annotations)
     annotation = Annotation.of_run(folder.path)
     return Run(name, config, folder.summary(), folder.records(), annotation, changed, test, validation)
-
-
-def labels_known(config: dict[str, Any], classes: Sequence[str]) -> Counts | None:
-    """Return how many labels of each class training knew, if the run says so for every class."""
-    counts = config["data"]["classes"]
-    if not all(name in counts for name in classes):
-        return None
-    return np.array([counts[name]["present"] + counts[name]["absent"] for name in classes], dtype=np.int64)
 
 
 def _changed(settings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,10 +18,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tertium.distributed import barrier, from_first, rank, world
 from tertium.errors import InputError
 from tertium.files import checksum, read_sealed, write_sealed
 from tertium.methods.state import SampleState
+from tertium.processes import barrier, from_first, rank, world
 
 _KEPT = 2
 _ABOUT, _SHARED = "checkpoint.json", "training.safetensors"

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial, reduce
 from operator import add
@@ -22,14 +22,17 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from tertium.annotation.frequencies import Frequencies
+from tertium.annotation.record import Annotation
 from tertium.config import Phase, Plan, Settings
 from tertium.data.batches import Batch, Loader
-from tertium.distributed import all_mean, rank, share_buffers, world
+from tertium.distributed import all_mean, share_buffers
 from tertium.errors import InputError, some
 from tertium.labels import Labels
 from tertium.methods import Method
 from tertium.methods.state import SampleState
 from tertium.models.classifier import Average, Classifier
+from tertium.processes import rank, world
 from tertium.progress import Progress
 from tertium.threads import suited_to
 from tertium.training.choosing import Best, Judge, Record, Verdict
@@ -65,6 +68,8 @@ class FitRun:
     epoch: int = 1
     lr: float = 0.0
     share: float = 1.0  # of this process's batch (`Batch.share`)
+    frequencies: Frequencies | None = None  # are the method's to find out
+    scratch: dict[str, Tensor] = field(default_factory=dict)  # of one step
 
     def features(self) -> npt.NDArray[Any]:
         """Return frozen features [N, D] of the training images."""
@@ -95,6 +100,7 @@ class Fitted:
     best_epoch: int
     kept: Verdict  # on the model as it is
     judge: Judge | None = None  # by which it was chosen
+    annotation: Annotation | None = None  # of the training labels, if the method models it
 
 
 def make_fabric(settings: Settings) -> Fabric:
@@ -300,7 +306,9 @@ def fit(
                 break
             keeper.offer(course)
     kept = _finish(course, method, lambda model: validate(model, judge))
-    return Fitted(course.judged.eval(), course.records, course.best.epoch, kept, judge)
+    return Fitted(
+        course.judged.eval(), course.records, course.best.epoch, kept, judge, method.annotation(run)
+    )
 
 
 def _step(
@@ -322,6 +330,7 @@ def _step(
         if course.memory:
             course.memory.see(logits, batch, method.corrected(logits, batch, run))
         method.after_step(logits, batch, run)
+    run.scratch.clear()
     return {name: value.detach() for name, value in terms.items()}
 
 

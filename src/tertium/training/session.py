@@ -24,7 +24,7 @@ from tertium.config import Plan, Settings
 from tertium.data.batches import Loader, Order, loader
 from tertium.data.inputs import Inputs
 from tertium.data.pictures import check_pictures
-from tertium.distributed import barrier, gather_rows, own_rows, rank, world
+from tertium.distributed import gather_rows, own_rows
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods import Method
@@ -34,12 +34,13 @@ from tertium.metrics.scored import Scored
 from tertium.models.classifier import Classifier, pretrained
 from tertium.models.features import Extractor
 from tertium.prediction.trained import Trained, scores
+from tertium.processes import barrier, rank, world
 from tertium.progress import Progress
+from tertium.runs import RunData, RunFolder
 from tertium.training.checkpoints import Checkpoint, Checkpoints
 from tertium.training.choosing import Judge, Record, Verdict
 from tertium.training.fit import Fitted, Keeper, Offers, Validate, fit
 from tertium.training.memorisation import Memorisation
-from tertium.training.runs import RunFolder
 from tertium.training.stopping import CheckpointKeeper, Stops
 
 Watch = Callable[[Classifier], dict[str, Any]]  # of a model after an epoch
@@ -88,6 +89,7 @@ class Session:
         self.truth: Labels | None = None  # for the record only
         self.watch: Watch | None = None  # likewise
         self.memorised: dict[str, Any] = {}  # what was, by phase
+        self.annotation: Annotation | None = None  # of the training labels, if the method models it
         self.stops = Stops()
         self.head_parts: tuple[Part, ...] = ()
         self.started = time.perf_counter()
@@ -117,7 +119,7 @@ class Session:
             self.progress.start("checking images", len(mine), "images")
             check_pictures(mine, self.progress.advance)
 
-    def create_folder(self, out: Path, data: dict[str, Any], *, overwrite: bool) -> None:
+    def create_folder(self, out: Path, data: RunData, *, overwrite: bool) -> None:
         """Begin a run folder, which all processes must see."""
         if rank() == 0:
             RunFolder.create(out, overwrite=overwrite).write_config(self.settings.to_dict(), data)
@@ -136,12 +138,12 @@ class Session:
 
     def _checkpoints(self) -> Checkpoints:
         assert self.folder is not None
-        return Checkpoints(self.folder.path / "checkpoints")
+        return Checkpoints(self.folder.checkpoints)
 
     @cached_property
     def state(self) -> SampleState:
         """The method's tables, below the run folder where they are large."""
-        folder = None if self.folder is None else self.folder.path / "tables"
+        folder = None if self.folder is None else self.folder.tables
         state = SampleState(*self.training.labels.shape, rank=rank(), world=world(), folder=folder)
         if self.start is not None:
             state.load(self.start.folder)
@@ -252,7 +254,7 @@ class Session:
         if memory is not None:
             self.memorised[phase] = memory.summary()
         self._say(f"best epoch of the {phase} phase: {fitted.best_epoch}")
-        self.done[phase] = fitted
+        self.done[phase], self.annotation = fitted, fitted.annotation
         return fitted
 
     def _past(self, phase: str, start: Checkpoint) -> Fitted:
@@ -390,24 +392,17 @@ class Session:
         if self.folder is not None:
             if rank() == 0:
                 trained.save(self.folder.path)
-                self._keep_annotation()
+                if self.annotation is not None:
+                    self.annotation.save(self.folder.annotation_file)
                 self.folder.finish(summary)
             self._checkpoints().clear()
         return Outcome(trained, self.records, summary)
 
     def _thresholds(self, probabilities: npt.NDArray[np.float32], labels: Labels) -> npt.NDArray[np.float64]:
-        """Choose by all labels if the method knows how they came to be annotated, else by known ones."""
-        if "propensity" in self.state.tensors:
-            return thresholds(probabilities, labels, *self.state.tensors["propensity"].numpy())
+        """Choose by all labels if the method knows how they were annotated, else by known ones."""
+        if self.annotation is not None:
+            return thresholds(probabilities, labels, self.annotation.present, self.annotation.absent)
         return best_thresholds(probabilities, _assume_where_blind(labels)[0])
-
-    def _keep_annotation(self) -> None:
-        """Write how labels came to be annotated, where the method has found out."""
-        tensors = self.state.tensors
-        if self.folder is None or "frequency" not in tensors:
-            return
-        figures = (*tensors["frequency"].numpy(), *tensors["propensity"].numpy())
-        Annotation(self.training.labels.classes, *figures).save(self.folder.path / "annotation.json")
 
     def _record(self, figures: Record) -> None:
         self.records.append(figures)

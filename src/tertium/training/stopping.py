@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tertium.distributed import any_of, world
+from tertium.processes import any_of, world
 from tertium.training.checkpoints import Checkpoint, Checkpoints
 from tertium.training.fit import Course, Keeper
 

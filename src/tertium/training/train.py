@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -16,22 +16,23 @@ from tertium.annotation.frequencies import Frequencies, estimate, propensities
 from tertium.config import Settings, settings_from
 from tertium.data.feature_files import feature_names, load_features
 from tertium.data.inputs import Features, Images, open_inputs
-from tertium.distributed import lost, rank, world
-from tertium.errors import InputError
+from tertium.data.pictures import damaged
+from tertium.distributed import lost
+from tertium.errors import InputError, some
 from tertium.labels import Labels
 from tertium.labels.describe import setting_of
-from tertium.labels.readers import read_labels
-from tertium.labels.splits import divide
+from tertium.labels.opening import open_labels
+from tertium.labels.readers import Unlisted
+from tertium.labels.splits import TRAIN, VALIDATION, divide
 from tertium.methods import Method
 from tertium.methods.auto import EPOCHS, WEIGHT, Auto
 from tertium.methods.baselines import Ignore, Negative
+from tertium.processes import rank, world
 from tertium.progress import Progress
+from tertium.runs import RunData, RunFolder
 from tertium.training.fit import make_fabric
 from tertium.training.memorisation import true_counts
-from tertium.training.runs import RunFolder
 from tertium.training.session import Outcome, Part, Session, Watch
-
-TRAIN, VALIDATION = "train", "val"
 
 
 def train(
@@ -42,7 +43,10 @@ def train(
     out: str | Path | None = None,
     method: str | Method = Settings.method,
     config: Mapping[str, Any] | None = None,
-    about: Mapping[str, Any] | None = None,
+    unlisted: Unlisted = "unknown",
+    classes: Sequence[str] | None = None,
+    skip_damaged: bool = False,
+    scheme: str | None = None,
     truth: Labels | str | Path | None = None,
     overwrite: bool = False,
     watch: Watch | None = None,
@@ -53,10 +57,13 @@ def train(
 
     ``labels`` is a file or `Labels`; ``images`` a folder or pixels [N, H, W, 3]; ``features`` a ``.npy`` file
     or an array [N, D]. ``method`` is a name or a `Method`; every other setting and every parameter of the
-    method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written,
-    whose config also keeps what ``about`` says of the data. Where the hidden labels are known, ``truth`` lets
-    the record show what is memorised and how right a method's corrections are; training does not see it.
-    ``watch`` gets the model after each epoch; what it returns is ``watched`` in the epoch's record, no more.
+    method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written.
+
+    A label file is read with ``unlisted`` and ``classes`` (see `tertium.read_labels`). ``skip_damaged``
+    leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. Where the
+    hidden labels are known, ``truth`` lets the record show what is memorised and how right a method's
+    corrections are; training does not see it. ``watch`` gets the model after each epoch; what it returns is
+    ``watched`` in the epoch's record, no more.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.normal(size=(200, 8))
@@ -68,15 +75,25 @@ def train(
     chosen, settings = _resolve(method, {**(config or {}), **overrides})
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
-    everything = labels if isinstance(labels, Labels) else read_labels(labels)
-    training, validation = _divide(everything, images, features, settings)
+    everything = open_labels(labels, unlisted=unlisted, classes=classes)
+    left_out = _damaged(images, everything, progress) if skip_damaged else []
+    training, validation = _divide(everything.without(left_out), images, features, settings)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
     with _session(settings, chosen, training, validation, progress) as session:
         session.truth, session.watch = _truth(truth), watch
         if out is not None:
-            places = _places(labels=labels, images=images, features=features, truth=truth)
-            data = {**places, **(about or {}), **_describe(training, validation, session.truth)}
+            data = dataclasses.replace(
+                _describe(training, validation, session.truth),
+                labels=_place(labels),
+                unlisted=unlisted,
+                names=None if classes is None else list(classes),
+                left_out=left_out,
+                images=_place(images),
+                features=_place(features),
+                truth=_place(truth),
+                scheme=scheme,
+            )
             session.create_folder(Path(out), data, overwrite=overwrite)
         return session.run()
 
@@ -99,24 +116,23 @@ def resume(
     folder = RunFolder.open(run)
     if folder.summary():
         raise InputError(f"{run}: the run has ended; there is nothing to resume")
-    config = folder.config()
-    data = config["data"]
+    config, data = folder.config(), folder.data()
     chosen, settings = _resolve(config["settings"]["method"], config["settings"])
     if devices is not None:
         settings = dataclasses.replace(settings, devices=devices)
     if labels is None:
-        labels = read_labels(
-            _given(data, "labels", run), unlisted=data.get("unlisted", "unknown"), classes=data.get("names")
-        )
-        labels = labels.without(data.get("left_out", []))
+        if data.labels is None:
+            raise InputError(f"{run}: its labels were not read from a file; call tertium.resume with them")
+        labels = open_labels(data.labels, unlisted=data.unlisted, classes=data.names)
+        labels = labels.without(data.left_out)
     if images is None and features is None:
-        images, features = data.get("images"), data.get("features")
+        images, features = data.images, data.features
     training, validation = _divide(labels, images, features, settings)
     for key, now in _fingerprints(training, validation).items():
-        if data[key] != now:
+        if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
     with _session(settings, chosen, training, validation, progress) as session:
-        session.folder, session.truth = folder, _truth(data.get("truth"))
+        session.folder, session.truth = folder, _truth(data.truth)
         session.take_up()
         return session.run()
 
@@ -126,6 +142,8 @@ def class_frequencies(
     images: Images | None = None,
     *,
     features: Features | None = None,
+    unlisted: Unlisted = "unknown",
+    classes: Sequence[str] | None = None,
     estimator: Literal["scores", "ignore"] = "scores",
     labels_per_image: float | None = None,
     progress: Progress | None = None,
@@ -139,7 +157,7 @@ def class_frequencies(
     """
     method = Auto() if estimator == "scores" else Ignore()
     chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
-    everything = labels if isinstance(labels, Labels) else read_labels(labels)
+    everything = open_labels(labels, unlisted=unlisted, classes=classes)
     training, validation = _divide(everything, images, features, settings)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
@@ -154,13 +172,19 @@ def class_frequencies(
 
 def _truth(given: Labels | str | Path | None) -> Labels | None:
     """Return the truth; what a file of it does not list is absent."""
-    return read_labels(given, unlisted="absent") if isinstance(given, str | Path) else given
+    return None if given is None else open_labels(given, unlisted="absent")
 
 
-def _given(data: Mapping[str, Any], key: str, run: str | Path) -> str:
-    if key not in data:
-        raise InputError(f"{run}: its {key} were not read from a file; call tertium.resume with them")
-    return str(data[key])
+def _damaged(images: Images | None, labels: Labels, progress: Progress | None) -> list[str]:
+    """Return the images that cannot be read, and say which."""
+    if not isinstance(images, str | Path):
+        raise InputError("only a folder of images can have damaged ones to skip")
+    progress = progress or Progress()
+    found = damaged(images, labels.images.to_pylist(), progress)
+    if found:
+        faults = some(list(found.values()))
+        progress.note(f"left out: {len(found):,} of {len(labels):,} images that cannot be read: {faults}")
+    return list(found)
 
 
 @contextmanager
@@ -239,28 +263,29 @@ def _rows(images: Images | None, features: Features | None) -> int | None:
     return None if isinstance(array, str | Path | None) else len(array)
 
 
-def _places(**given: Any) -> dict[str, str]:
-    return {name: str(value) for name, value in given.items() if isinstance(value, str | Path)}
+def _place(given: Any) -> str | None:
+    """Return the path of what was given as a file or a folder."""
+    return str(given) if isinstance(given, str | Path) else None
 
 
-def _describe(training: Part, validation: Part, truth: Labels | None) -> dict[str, Any]:
+def _describe(training: Part, validation: Part, truth: Labels | None) -> RunData:
     counts = dict(zip(("present", "absent"), training.labels.class_counts, strict=True))
     if truth is not None:
         counts["true"] = true_counts(training.labels, truth)
-    return {
-        "setting": setting_of(training.labels)._asdict(),
-        "training_images": len(training.labels),
-        "validation_images": len(validation.labels),
-        "validation": validation.labels.images.to_pylist(),
-        **_fingerprints(training, validation),
-        "classes": {
+    return RunData(
+        setting=setting_of(training.labels)._asdict(),
+        training_images=len(training.labels),
+        validation_images=len(validation.labels),
+        validation=validation.labels.images.to_pylist(),
+        classes={
             name: {kind: int(column[number]) for kind, column in counts.items()}
             for number, name in enumerate(training.labels.classes)
         },
-    }
+        **_fingerprints(training, validation),
+    )
 
 
-def _fingerprints(training: Part, validation: Part) -> dict[str, str]:
+def _fingerprints(training: Part, validation: Part) -> dict[str, Any]:
     """Tell apart the data of two runs."""
     return {
         f"{name}_{kind}": value

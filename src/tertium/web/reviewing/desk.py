@@ -17,6 +17,7 @@ from tertium.errors import InputError, did_you_mean
 from tertium.files import checksum
 from tertium.labels import Labels
 from tertium.progress import Progress
+from tertium.runs import RunFolder
 from tertium.web.reviewing.answers import SAID, Answer, Answers, Cell, Question, Round, Said, Standing
 from tertium.web.reviewing.results import contradictions, folded, given_values
 
@@ -46,7 +47,7 @@ def find_round(
 
     New questions leave out what was answered before.
     """
-    model = Path(run) / "model.json"
+    model = RunFolder(Path(run)).model_file
     if not model.is_file():
         raise InputError(f"{run}: no trained model in it (there is no model.json)")
     about = [checksum(model), labels.fingerprint(), budget, per_image]
@@ -56,7 +57,7 @@ def find_round(
         return known
     from tertium.labelling.suggesting import suggest  # needs torch; going on with what was asked does not
 
-    found, notes = suggest(
+    found = suggest(
         run,
         folded(labels, Standing.of(answers)),
         images,
@@ -66,7 +67,7 @@ def find_round(
         progress=progress,
     )
     each = zip(found.images, found.labels, found.probability.tolist(), found.why, strict=True)
-    return answers.add_round(key, [Question(*parts) for parts in each], notes)
+    return answers.add_round(key, [Question(*parts) for parts in each], found.notes)
 
 
 class Person(NamedTuple):

@@ -1,0 +1,188 @@
+"""A model in use, from files to files: what `tertium predict` and `tertium evaluate` do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.data.inputs import BATCH, Features, Images, Inputs, names_of
+from tertium.data.pictures import damaged
+from tertium.errors import InputError
+from tertium.labels.opening import Source, open_labels
+from tertium.labels.readers import Unlisted
+from tertium.metrics.evaluation import Evaluation
+from tertium.prediction.exported import Exported
+from tertium.prediction.files import check_columns, check_path, write_evaluation, write_predictions
+from tertium.prediction.predictor import judge
+from tertium.processes import agreed, rank, shared_folder, shares, world
+from tertium.progress import Progress
+from tertium.runs import RunFolder
+
+if TYPE_CHECKING:
+    from tertium.labels import Labels
+    from tertium.prediction.trained import Trained
+
+
+def load(model: str | Path, *, device: str | None = None, workers: int = 0) -> Trained | Exported:
+    """Open a trained model: the folder of a run, or an ``.onnx`` file that `tertium.export` wrote.
+
+    A run goes onto ``device``, by default onto this process's GPU if there is one. An exported model runs on
+    the CPU, and needs no torch.
+    """
+    if Path(model).suffix == ".onnx":
+        return Exported.load(model)
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise InputError(
+            f"{model}: a run needs torch, which is not installed; use an exported .onnx file"
+        ) from None
+    from tertium.prediction.trained import Trained
+
+    if device is None and torch.cuda.is_available():
+        device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    return Trained.load(model, workers=workers, device=device or "cpu")
+
+
+# ---- probabilities ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What `predict` gave: probabilities in memory, or in the file that was asked for."""
+
+    images: list[str]  # of all processes
+    classes: tuple[str, ...]
+    probabilities: npt.NDArray[np.float32] | None  # [N, C]; None where they went to a file
+    damaged: dict[str, str]  # images that were left out, and why
+
+
+def predict(
+    model: Trained | Exported | str | Path,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    labels: Source | None = None,
+    split: str | None = None,
+    out: str | Path | None = None,
+    top: int | None = None,
+    skip_damaged: bool = False,
+    progress: Progress | None = None,
+) -> Predicted:
+    """Return the probability of each class for each image, or write them to ``out``, .csv or .parquet.
+
+    Images are those of a folder, sorted by name; with ``labels`` (or one ``split`` of them) the images that
+    these list, in their order. With ``top`` a file has lines image, label, probability for the most probable
+    classes of each image. ``skip_damaged`` leaves out images that cannot be read.
+    """
+    if out is not None:
+        check_path(out)
+    elif top is not None:
+        raise InputError("top is about what is written: give out, a .csv or .parquet file")
+    if split is not None and labels is None:
+        raise InputError(f'the split "{split}" is one of a label file: give labels')
+
+    def prepare() -> tuple[Trained | Exported, Inputs, dict[str, str]]:
+        loaded = load(model) if isinstance(model, str | Path) else model
+        _check_processes(loaded)
+        if out is not None:
+            check_columns(loaded.classes, top)
+        names = None if labels is None else open_labels(labels, split=split).images.to_pylist()
+        faults: dict[str, str] = {}
+        if skip_damaged:
+            names, faults = _readable(images, names, progress)
+        return loaded, loaded.inputs(images, features, names), faults
+
+    loaded, inputs, faults = agreed(prepare)
+    own = shares(len(inputs), BATCH)[rank()]
+    blocks = loaded.stream(inputs, progress, own)
+    if out is None:
+        if world() > 1:
+            raise InputError("several processes write their probabilities together: give out")
+        found = [np.empty((0, len(loaded.classes)), dtype=np.float32), *blocks]
+        return Predicted(inputs.names, loaded.classes, np.concatenate(found), faults)
+    with shared_folder(Path(out).parent) as folder:
+        write_predictions(
+            out, inputs.names[own.start : own.stop], loaded.classes, blocks, top=top, folder=folder
+        )
+    return Predicted(inputs.names, loaded.classes, None, faults)
+
+
+def _check_processes(model: Trained | Exported) -> None:
+    if isinstance(model, Exported) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError("an exported model runs in one process, on all cores; leave out --devices")
+
+
+def _readable(
+    images: Images | None, names: Sequence[str] | None, progress: Progress | None
+) -> tuple[list[str], dict[str, str]]:
+    """Return the images of a folder that can be read, and what is wrong with the others."""
+    if not isinstance(images, str | Path):
+        raise InputError("only a folder of images can have damaged ones to skip")
+    names = names_of(images, None) if names is None else names
+    faults = damaged(images, names, progress or Progress())
+    return [name for name in names if name not in faults], faults
+
+
+# ---- figures ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What `evaluate` gave."""
+
+    evaluation: Evaluation
+    images: int
+    unknown_classes: list[str]  # that the model does not know: left out
+    out: Path | None = None  # where the figures went
+
+
+def evaluate(
+    model: Trained | Exported | str | Path,
+    labels: Source,
+    images: Images | None = None,
+    *,
+    features: Features | None = None,
+    split: str | None = None,
+    unlisted: Unlisted = "unknown",
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluated:
+    """Compare a model with known labels; write the figures to ``out``, .json, if it is given.
+
+    Only known labels count. A class without a known present and a known absent image cannot be scored and is
+    listed. The figures for each class go to a .csv file beside ``out``.
+    """
+    place = None if out is None else Path(out)
+
+    def prepare() -> tuple[Trained | Exported, Labels, Inputs]:
+        loaded = load(model) if isinstance(model, str | Path) else model
+        _check_processes(loaded)
+        if place is not None and not place.parent.is_dir():
+            raise InputError(f"{place}: the folder {place.parent} does not exist")
+        known = open_labels(labels, split=split, unlisted=unlisted)
+        return loaded, known, loaded.labelled(known, images, features)
+
+    loaded, known, inputs = agreed(prepare)
+    beside = None if place is None else place.parent
+    found = judge(loaded, known, inputs, _annotations(model, loaded.classes), progress, beside)
+    strangers = sorted(set(known.classes) - set(loaded.classes))
+    if place is not None and rank() == 0:
+        source = "labels in memory" if not isinstance(labels, str | Path) else str(labels)
+        on = f"the {len(known):,} image{'s' if len(known) != 1 else ''} of {source}"
+        write_evaluation(place, found, on if split is None else f"{on}, split {split}")
+    return Evaluated(found, len(known), strangers, place)
+
+
+def _annotations(model: object, classes: Sequence[str]) -> npt.NDArray[np.int64] | None:
+    """Return how many labels of each class training knew, if the model is of a run that says so."""
+    if not isinstance(model, str | Path):
+        return None
+    folder = RunFolder(Path(model))
+    return folder.data().known_of(classes) if folder.config_file.is_file() else None

@@ -1,0 +1,254 @@
+"""The folder of a training run."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.errors import InputError
+from tertium.files import read_sealed, replacing, write_sealed
+
+_VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run was trained on and how it was read: "data" in ``config.json``.
+
+    What was given as an array has no path. Labels and inputs are told from others by their checksums.
+    """
+
+    labels: str | None = None  # the label file
+    unlisted: Literal["unknown", "absent"] = "unknown"  # what a label means that it does not list
+    names: list[str] | None = None  # the classes and their order, if they were given
+    left_out: list[str] = field(default_factory=list)  # images that could not be read
+    images: str | None = None
+    features: str | None = None
+    truth: str | None = None
+    scheme: str | None = None  # that hid labels
+    setting: dict[str, Any] = field(default_factory=dict)  # which annotation setting they resemble
+    training_images: int = 0
+    validation_images: int = 0
+    validation: list[str] = field(default_factory=list)  # the names of these
+    training_labels: str = ""  # checksums
+    training_inputs: str = ""
+    validation_labels: str = ""
+    validation_inputs: str = ""
+    classes: dict[str, dict[str, int]] = field(default_factory=dict)  # training labels known of each
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunData:
+        """Take what `to_dict` gave; what another version may have added is left out."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; what was not given is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def known_of(self, classes: Sequence[str]) -> npt.NDArray[np.int64] | None:
+        """Return how many labels of each class training knew, if the run says so for every class."""
+        if not all(name in self.classes for name in classes):
+            return None
+        counts = (self.classes[name] for name in classes)
+        return np.array([count["present"] + count["absent"] for count in counts], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run. What its files are called is known here and nowhere else."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """Settings, data and versions."""
+        return self.path / "config.json"
+
+    @property
+    def epochs_file(self) -> Path:
+        """The figures of each epoch, a line each."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log_file(self) -> Path:
+        """What was said while it ran."""
+        return self.path / "log.txt"
+
+    @property
+    def summary_file(self) -> Path:
+        """The final figures: its presence says that the run is complete."""
+        return self.path / "summary.json"
+
+    @property
+    def model_file(self) -> Path:
+        """What the model is: its classes, thresholds and network."""
+        return self.path / "model.json"
+
+    @property
+    def weights_file(self) -> Path:
+        """The weights of the model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def annotation_file(self) -> Path:
+        """How labels were annotated, where the method has found out."""
+        return self.path / "annotation.json"
+
+    @property
+    def validation_file(self) -> Path:
+        """Scores of the known labels of the validation images."""
+        return self.path / "validation.npz"
+
+    @property
+    def evaluation_file(self) -> Path:
+        """The figures of `tertium evaluate`."""
+        return self.path / "evaluation.json"
+
+    @property
+    def answers_file(self) -> Path:
+        """What people said of its questions: nothing that training could make again."""
+        return self.path / "review.sqlite"
+
+    @property
+    def report_file(self) -> Path:
+        """The page about the run."""
+        return self.path / "report.html"
+
+    @property
+    def onnx_file(self) -> Path:
+        """The model as `tertium export --to onnx` writes it."""
+        return self.path / "model.onnx"
+
+    @property
+    def timm_file(self) -> Path:
+        """The weights as `tertium export --to safetensors` writes them."""
+        return self.path / "timm.safetensors"
+
+    @property
+    def explained(self) -> Path:
+        """The pictures of `tertium explain`."""
+        return self.path / "explained"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What a run that was stopped goes on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def tables(self) -> Path:
+        """What a method keeps for each image, where that is large."""
+        return self.path / "tables"
+
+    @classmethod
+    def create(cls, path: str | Path, *, overwrite: bool = False) -> RunFolder:
+        """Make an empty run folder; refuse one that holds anything, unless it is a run to be overwritten."""
+        path = Path(path)
+        cls.check_free(path, overwrite=overwrite)
+        folder = cls(path)
+        if path.is_dir() and overwrite and folder.config_file.exists():
+            shutil.rmtree(path)
+        path.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @staticmethod
+    def check_free(path: Path, *, overwrite: bool) -> None:
+        """Raise `InputError` if a run cannot be written here; called before any long work begins."""
+        if path.is_file():
+            raise InputError(f"{path}: is a file, not a folder")
+        if not path.is_dir() or not any(path.iterdir()):
+            return
+        folder = RunFolder(path)
+        if not folder.config_file.exists():
+            raise InputError(f"{path}: the folder is not empty and holds no run; choose another --out")
+        if not overwrite:
+            raise InputError(f"{path}: already holds a run; choose another --out, or add --overwrite")
+        if folder.answers_file.exists():
+            raise InputError(
+                f"{path}: holds people's answers ({folder.answers_file.name}); "
+                "move them, or choose another --out"
+            )
+
+    def write_config(self, settings: dict[str, Any], data: RunData) -> None:
+        """Write what decides the outcome: the resolved settings, the data, the versions."""
+        versions = {name: version(name) for name in _VERSIONS} | {"python": platform.python_version()}
+        config = {"settings": settings, "data": data.to_dict(), "versions": versions}
+        write_sealed(self.config_file, config)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add one epoch to ``metrics.jsonl``."""
+        with open(self.epochs_file, "a", encoding="utf-8") as lines:
+            lines.write(_line(record))
+
+    def rewrite(self, records: list[dict[str, Any]]) -> None:
+        """Set ``metrics.jsonl`` back to these epochs."""
+        with replacing(self.epochs_file) as temporary:
+            temporary.write_text("".join(_line(record) for record in records), encoding="utf-8")
+
+    def log(self, text: str) -> None:
+        """Add a line to ``log.txt``."""
+        with open(self.log_file, "a", encoding="utf-8") as lines:
+            lines.write(f"{datetime.now().isoformat(timespec='seconds')} {text}\n")
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write ``summary.json``: its presence says that the run is complete."""
+        write_sealed(self.summary_file, summary)
+
+    # ---- reading -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Return a folder that holds a run."""
+        folder = cls(Path(path))
+        if not folder.config_file.is_file():
+            raise InputError(f"{path}: {'holds no run' if folder.path.is_dir() else 'no such run folder'}")
+        return folder
+
+    def config(self) -> dict[str, Any]:
+        """Return the resolved settings, the data and the versions."""
+        return read_sealed(self.config_file)
+
+    def data(self) -> RunData:
+        """Return what the run was trained on."""
+        return RunData.from_dict(self.config()["data"])
+
+    def summary(self) -> dict[str, Any]:
+        """Return the final figures; empty if the run has not finished."""
+        return read_sealed(self.summary_file) if self.summary_file.is_file() else {}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the figures of each epoch."""
+        path = self.epochs_file
+        if not path.is_file():
+            return []
+        # A run that was killed may have left half a line behind the last whole one.
+        whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+        return [_record(line, f"{path}: line {n}") for n, line in enumerate(whole.splitlines(), start=1)]
+
+
+def _line(record: dict[str, Any]) -> str:
+    """Return a line of ``metrics.jsonl``, with a checksum that tells a changed byte."""
+    text = json.dumps(record, allow_nan=False)
+    return json.dumps(record | {"crc32": zlib.crc32(text.encode())}, allow_nan=False) + "\n"
+
+
+def _record(line: str, where: str) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(line)
+        wanted = record.pop("crc32", None)
+    except (json.JSONDecodeError, AttributeError):
+        raise InputError(f"{where}: not a record of an epoch; the file is damaged") from None
+    if wanted is not None and wanted != zlib.crc32(json.dumps(record, allow_nan=False).encode()):
+        raise InputError(f"{where}: was changed after it was written, or is damaged")
+    return record
