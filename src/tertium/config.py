@@ -17,6 +17,8 @@ from tertium.errors import InputError, did_you_mean
 
 Protocol = Literal["linear", "linear_init", "finetune"]
 Schedule = Literal["constant", "cosine", "one_cycle"]
+# How `tertium compare` hides labels unless somebody says otherwise.
+SCHEMES = "single_positive,random:0.1,random:0.3,positives:0.3,per_class:100,balanced:0.1"
 
 
 _RATE, _AT_BATCH = 1e-3, 32  # of training everything

@@ -433,7 +433,7 @@ def test_the_command(work, tmp_path, tertium):
     words = ("compare", "--labels", work.labels, "--unlisted", "absent", "--features", work.features)
     code, text, errors = tertium(
         *(*words, "--methods", "negative,epr:strength=0.5/2", "--schemes", "random:0.5"),
-        *("--seeds", 2, "--search", 2, "--every-epoch", "--clean-validation", "--jobs", 1, "--images", 100),
+        *("--seeds", 2, "--search", 2, "--every-epoch", "--clean-validation", "--jobs", 1, "--sample", 100),
         *("--out", out, "epochs=2", "batch_size=32", "epr.k=1.5"),
     )
     assert code == 0, errors

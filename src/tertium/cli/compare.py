@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, command_line, say, watching
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tertium.comparing import Comparison
-
-_SCHEMES = "single_positive,random:0.1,random:0.3,positives:0.3,per_class:100,balanced:0.1"
+from tertium.config import SCHEMES
 
 
 def compare(
@@ -24,7 +18,7 @@ def compare(
     test_features: Annotated[
         Path | None, typer.Option(help="Features of the test images, if --features has only the others.")
     ] = None,
-    schemes: Annotated[str, typer.Option(help="How labels are hidden, separated by commas.")] = _SCHEMES,
+    schemes: Annotated[str, typer.Option(help="How labels are hidden, separated by commas.")] = SCHEMES,
     partial: Annotated[
         list[Path] | None,
         typer.Option(help="Partial labels of the training images: one more column. Can be repeated."),
@@ -33,8 +27,8 @@ def compare(
         str, typer.Option(help="Names separated by commas, or all; ll_r:delta=0.1/0.2 is a row for each.")
     ] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, each with other labels hidden.")] = 5,
-    images: Annotated[
-        int | None, typer.Option(min=2, help="How many images to train on; a number, not a folder.")
+    sample: Annotated[
+        int | None, typer.Option(min=2, help="Train on so many images, drawn at random.")
     ] = None,
     search: Annotated[
         int, typer.Option(min=1, help="Settings that each row tries, the given ones included.")
@@ -68,45 +62,34 @@ def compare(
     report.html and more.
     """
     from tertium.cli.models import settings_of
-    from tertium.comparing import Work, columns_from, rows_from
-    from tertium.comparing import compare as run_comparison
+    from tertium.reporting import compare as compare_methods
 
-    rows, columns = rows_from(methods), columns_from(schemes, partial or [])
-    given = settings_of(None, settings)
-    tests = None if test_features is None else str(test_features)
-    work = Work(str(labels), str(features), unlisted.value, tests, images)
-    out.mkdir(parents=True, exist_ok=True)
     with watching() as progress:
-        found = run_comparison(
-            work,
-            out,
-            rows=rows,
-            columns=columns,
-            settings=given,
+        done = compare_methods(
+            labels,
+            features,
+            out=out,
+            test_features=test_features,
+            schemes=schemes,
+            partial=partial or [],
+            methods=methods,
             seeds=seeds,
+            sample=sample,
             search=search,
-            clean=clean_validation,
+            clean_validation=clean_validation,
             every_epoch=every_epoch,
             jobs=jobs,
+            unlisted=unlisted.value,
+            settings=settings_of(None, settings),
+            command=command_line(),
             progress=progress,
         )
-    _write(out, found, [column.name for column in columns], given, seeds)
-
-
-def _write(
-    out: Path, found: Comparison, schemes: Sequence[str], settings: Mapping[str, Any], seeds: int
-) -> None:
-    """Write the tables, the figure and the page; show the main table and say where they are."""
-    from tertium.comparing import summarise, write_results
-    from tertium.reporting import write_comparison
-
-    text = write_results(out, found, schemes)
-    entries = summarise(found.cells)
-    say(text)
+    say(done.table)
     say(
-        f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; bold: not significantly different from the best."
+        f"Test mAP, mean over {seeds} seeds ± half its 95 % interval; "
+        "bold: not significantly below the best in a paired test."
         if seeds > 1
         else "Test mAP of one seed; bold: the highest. More seeds give intervals."
     )
     say(f"Results: {out / 'results.csv'}, tables: {out / 'table.md'}, figure: {out / 'table.svg'}")
-    say(f"Report: {write_comparison(out, entries, schemes, settings, command_line())}")
+    say(f"Report: {done.report}")

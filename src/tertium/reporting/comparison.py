@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import fill
@@ -11,8 +12,22 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tertium.comparing import ABOUT, Entry, mean_over
+from tertium.comparing import (
+    ABOUT,
+    Comparison,
+    Entry,
+    Work,
+    columns_from,
+    mean_over,
+    rows_from,
+    summarise,
+    write_results,
+)
+from tertium.comparing import compare as run_cells
+from tertium.config import SCHEMES
 from tertium.files import read_json, replacing
+from tertium.labels.readers import Unlisted
+from tertium.progress import Progress
 from tertium.reporting.page import template, write_together
 from tertium.reporting.svg import COLOURS, INK, drawing, inline, panel
 
@@ -22,6 +37,66 @@ _FEW = 3  # seeds below which an interval says next to nothing
 _LETTER, _LINE = 0.085, 0.22  # inches of a letter and of a line, roughly
 _WIDEST = 24  # letters of a name on one line
 _ACROSS = 3  # panels beside each other in the file
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What `compare` found and wrote."""
+
+    found: Comparison
+    table: str  # the main table, as Markdown
+    report: Path
+
+
+def compare(
+    labels: str | Path,
+    features: str | Path,
+    *,
+    out: str | Path,
+    test_features: str | Path | None = None,
+    schemes: str = SCHEMES,
+    partial: Sequence[str | Path] = (),
+    methods: str = "all",
+    seeds: int = 5,
+    sample: int | None = None,
+    search: int = 1,
+    clean_validation: bool = False,
+    every_epoch: bool = False,
+    jobs: int | None = None,
+    unlisted: Unlisted = "unknown",
+    settings: Mapping[str, Any] | None = None,
+    command: str | None = None,
+    progress: Progress | None = None,
+) -> Compared:
+    """Train every method under every scheme, on the same hidden labels; write tables, a figure and a page.
+
+    The labels need the splits train and test, and should be full. Nothing is chosen on test labels. What is
+    done stays in ``out``, so that a comparison that was stopped goes on. `tertium compare --help` explains
+    the rest.
+    """
+    out = Path(out)
+    columns = columns_from(schemes, [Path(file) for file in partial])
+    tests = None if test_features is None else str(test_features)
+    rows = rows_from(methods)
+    out.mkdir(parents=True, exist_ok=True)
+    found = run_cells(
+        Work(str(labels), str(features), unlisted, tests, sample),
+        out,
+        rows=rows,
+        columns=columns,
+        settings=settings,
+        seeds=seeds,
+        search=search,
+        clean=clean_validation,
+        every_epoch=every_epoch,
+        jobs=jobs,
+        progress=progress,
+    )
+    names = [column.name for column in columns]
+    table = write_results(out, found, names)
+    return Compared(
+        found, table, write_comparison(out, summarise(found.cells), names, settings or {}, command)
+    )
 
 
 def write_comparison(
