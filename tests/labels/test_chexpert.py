@@ -48,7 +48,7 @@ def test_options_say_otherwise(tmp_path, options, expected):
 
 def test_classes_can_be_named(tmp_path):
     path = write(tmp_path, TEXT.replace("Age", "Report").replace("68", "free text"))
-    with pytest.raises(InputError, match=r'row 1 below the header: "Report" is "free text".*--classes'):
+    with pytest.raises(InputError, match=r'"free text" \(1\).* in Report; a finding is 1.0.*--classes'):
         read(path)
     labels = read(path, classes=["Pleural Effusion", "Edema"]).labels
     np.testing.assert_array_equal(labels.dense(), [[-1, 0], [1, 0], [0, -1]])
@@ -84,14 +84,14 @@ def test_rows_given_twice(tmp_path):
         ("", "the file is empty"),
         (HEAD, "no rows below the header"),
         (TEXT.replace("Path", "Image"), 'no column "Path" among Image, Sex'),
-        (TEXT.replace(",", ";"), 'no column "Path"'),
-        (TEXT.replace("Edema", "Sex"), "columns that are there twice: Sex"),
-        (TEXT.replace("0012,", ","), "row 3: the Path is empty"),
-        (TEXT.replace(",-1.0,", ",2.0,"), 'row 2 below the header: "Edema" is "2.0"; it must be 1.0'),
+        (TEXT.replace(",", ";"), "columns are separated by semicolons"),
+        (TEXT.replace("Edema", "Sex"), 'the column "Sex" is named twice'),
+        (TEXT.replace("0012,", ","), "line 4: the column Path is empty"),
+        (TEXT.replace(",-1.0,", ",2.0,"), r'"2.0" \(1\) in Edema; a finding is 1.0'),
         (TEXT.replace(",-1.0,", ",-1.0,,"), "Expected 8 columns, got 9"),
         (TEXT[:-20], "Expected 8 columns"),
         (TEXT.encode().replace(b"0012", b"\xff12"), r"line 4 is not UTF-8 \(byte 0xff\)"),
-        ("Path,Sex\na,Male\n", "no column of a finding"),
+        ("Path,Sex\na,Male\n", "no column of a class"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, message):

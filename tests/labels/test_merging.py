@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tertium.errors import InputError
 from tertium.labels.closure import ancestors, close
 from tertium.labels.labels import ContradictionError, Labels
-from tertium.labels.merging import Part, merge, read_renaming
+from tertium.labels.merging import Part, merge, rename
+from tertium.labels.renaming import read_renaming
 from tertium.labels.tree import LabelTree
 
 IMAGES, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "elk", "fox"]
@@ -91,7 +92,7 @@ def test_renaming(tmp_path):
     one = Labels.from_dense([[1, 1]], classes=["kitten", "hound"], images=["a"])
     matrix = [[1, -1], [-1, -1], [-1, 0], [0, 1]]
     two = Labels.from_dense(matrix, classes=["hound", "pup"], images=["p", "q", "r", "s"])
-    parts = read_renaming(path).apply([Part("x/one.csv", one), Part("x/two.csv", two)])
+    parts = rename([Part("x/one.csv", one), Part("x/two.csv", two)], read_renaming(path))
     assert parts[0].labels.classes == ("cat", "hound")
     assert parts[1].labels.classes == ("dog",)
     # Any present makes the union present; it is absent only if both are.
@@ -115,7 +116,7 @@ def test_bad_renaming(tmp_path, text, message):
     path.write_text(text)
     part = Part("one.csv", Labels.from_dense([[1]], classes=["kitten"]))
     with pytest.raises(InputError, match=message) as raised:
-        read_renaming(path).apply([part])
+        rename([part], read_renaming(path))
     assert str(path) in str(raised.value)
 
 

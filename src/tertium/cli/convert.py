@@ -12,7 +12,7 @@ from tertium.cli.shared import say, summary_of, watching
 from tertium.cli.usage import Commands
 
 if TYPE_CHECKING:
-    from tertium.labels.formats.reading import Reading
+    from tertium.labels.reading import Reading
 
 convert = typer.Typer(
     cls=Commands,

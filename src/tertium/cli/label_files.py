@@ -108,9 +108,11 @@ def merge(
     from tertium.errors import InputError
     from tertium.labels.closure import close as closed
     from tertium.labels.labels import ContradictionError
-    from tertium.labels.merging import Part, read_renaming
+    from tertium.labels.merging import Part
     from tertium.labels.merging import merge as merge_labels
+    from tertium.labels.merging import rename as rename_classes
     from tertium.labels.readers import write_labels
+    from tertium.labels.renaming import read_renaming
 
     choices = unlisted or [Unlisted.unknown]
     if len(choices) not in (1, len(files)):
@@ -120,7 +122,7 @@ def merge(
     each = choices * len(files) if len(choices) == 1 else choices
     parts = [Part(str(file), read(file, choice, None)) for file, choice in zip(files, each, strict=True)]
     if rename is not None:
-        parts = read_renaming(rename).apply(parts)
+        parts = rename_classes(parts, read_renaming(rename))
     merged = merge_labels(parts, contradictions=contradictions.value)
     labels, clashes = merged.labels, merged.contradicted
     if close is not None:

@@ -26,7 +26,7 @@ from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.labels import Labels
 from tertium.labels.formats.coco import Boxes
-from tertium.labels.readers import SEPARATOR
+from tertium.labels.names import SEPARATOR
 from tertium.labels.tree import LabelTree
 
 Colour = tuple[int, int, int]

@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing
+from tertium.labels.ids import surely_distinct
+from tertium.labels.split_names import find_split
 
 Ints = npt.NDArray[np.integer[Any]]
 _FORMAT = "tertium labels 1"
@@ -318,13 +320,18 @@ class Labels:
         return self[np.flatnonzero(~np.asarray(gone))]
 
     def rows_in(self, split: str) -> npt.NDArray[np.int64]:
-        """Return the rows of a named split."""
+        """Return the rows of a named split; other words for train, val and test will do."""
         names = self.split_names()
-        if self.splits is None or split not in names:
+        found = find_split(split, names)
+        if self.splits is None or found is None:
             hint = did_you_mean(split, names) if names else "the label file has no split column"
             raise InputError(f'there is no split "{split}"; {hint}')
-        code = self.splits.dictionary.index(split).as_py()
+        code = self.splits.dictionary.index(found).as_py()
         return np.flatnonzero(np.asarray(self.splits.indices.fill_null(-1)) == code)
+
+    def has_split(self, split: str) -> bool:
+        """Whether `rows_in` finds a split of this name."""
+        return find_split(split, self.split_names()) is not None
 
     def split_names(self) -> list[str]:
         """Return the names of the splits, empty if the file has none."""
@@ -508,39 +515,13 @@ def _check_width(classes: Sequence[str], width: int) -> Sequence[str]:
 
 
 def _check_ids(images: pa.Array) -> pa.Array:
-    if _surely_distinct(images):
+    if pa.types.is_string(images.type) and surely_distinct(images):
         return images
     if len(pc.unique(images)) < len(images):
         counts = pc.value_counts(images)
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1)).to_pylist()
         raise InputError(f"an image id stands for two rows: {some(twice)}")
     return images
-
-
-def _surely_distinct(images: pa.Array) -> bool:
-    """Whether ids of one width all have different hashes: then they differ; otherwise nothing is said.
-
-    Sorting numbers is several times as quick as a hash table of millions of texts.
-    """
-    if not pa.types.is_string(images.type) or images.null_count or len(images) < 2:
-        return False
-    offsets = np.frombuffer(images.buffers()[1], dtype=np.int32)[
-        images.offset : images.offset + len(images) + 1
-    ]
-    width = int(offsets[1] - offsets[0])
-    if not width or not (np.diff(offsets) == width).all():
-        return False
-    letters = np.frombuffer(images.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
-    sums = np.zeros(len(images), dtype=np.uint64)
-    table = letters.reshape(-1, width)
-    for start in range(0, width, 8):
-        word = np.zeros((len(images), 8), dtype=np.uint8)
-        word[:, : min(8, width - start)] = table[:, start : start + 8]
-        sums += word.view(np.uint64)[:, 0]
-        sums *= np.uint64(0x9E3779B97F4A7C15)
-        sums ^= sums >> np.uint64(29)
-    sums.sort()
-    return bool((sums[1:] != sums[:-1]).all())
 
 
 def _check_values(values: npt.NDArray[Any]) -> None:

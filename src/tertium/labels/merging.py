@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tertium.errors import InputError, did_you_mean, some
+from tertium.errors import InputError, did_you_mean
 from tertium.labels.labels import ContradictionError, Labels, Rule
-
-_COLUMNS = ("file", "from", "to")
+from tertium.labels.renaming import Renaming
 
 
 @dataclass(frozen=True)
@@ -105,88 +103,44 @@ def _splits(
 # ---- renaming ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Renaming:
-    """New names of classes: for one file, or for all of them."""
+def rename(parts: Sequence[Part], renaming: Renaming) -> list[Part]:
+    """Return the parts with new names of classes; a name that no class has is an error.
 
-    source: str
-    pairs: Mapping[tuple[str, str], str]  # (file or "", from) → to
-
-    def apply(self, parts: Sequence[Part]) -> list[Part]:
-        """Return the parts with the new names; a name that no class has is an error.
-
-        Classes of a file that get the same name become one: present where one of them is, absent where all
-        are.
-        """
-        files = [name for part in parts for name in (part.name, Path(part.name).name)]
-        for file, old in self.pairs:
-            if file and file not in files:
-                raise InputError(f'{self.source}: there is no file "{file}"; {did_you_mean(file, files)}')
-            mine = [part for part in parts if not file or file in (part.name, Path(part.name).name)]
-            known = [name for part in mine for name in part.labels.classes]
-            if old not in known:
-                where = f" in {file}" if file else ""
-                raise InputError(
-                    f'{self.source}: there is no class "{old}"{where}; {did_you_mean(old, known)}'
-                )
-        return [Part(part.name, self._renamed(part)) for part in parts]
-
-    def _renamed(self, part: Part) -> Labels:
-        names = [self._new(part.name, name) for name in part.labels.classes]
-        if names == list(part.labels.classes):
-            return part.labels
-        kept = list(dict.fromkeys(names))
-        place = {name: number for number, name in enumerate(kept)}
-        moved = np.array([place[name] for name in names], dtype=np.int64)
-        rows, columns, values = part.labels.coo()
-        columns = moved[columns]
-        # Classes that become one: any of them present makes it present, only all of them absent absent.
-        cells = (rows * len(kept) + columns) * 2 + (values > 0)
-        _, which, times = np.unique(cells, return_inverse=True, return_counts=True)
-        whole = (values > 0) | (times[which] == np.bincount(moved)[columns])
-        return Labels.merged(
-            rows[whole],
-            columns[whole],
-            values[whole],
-            classes=kept,
-            images=part.labels.images,
-            splits=part.labels.splits,
-            contradictions="present",
-        )[0]
-
-    def _new(self, file: str, name: str) -> str:
-        for known in (file, Path(file).name, ""):
-            if (known, name) in self.pairs:
-                return self.pairs[known, name]
-        return name
+    Classes of a file that get the same name become one: present where one of them is, absent where all are.
+    """
+    files = [name for part in parts for name in (part.name, Path(part.name).name)]
+    for file, old in renaming.pairs:
+        if file and file not in files:
+            raise InputError(f'{renaming.source}: there is no file "{file}"; {did_you_mean(file, files)}')
+        mine = [part for part in parts if not file or file in (part.name, Path(part.name).name)]
+        known = [name for part in mine for name in part.labels.classes]
+        if old not in known:
+            where = f" in {file}" if file else ""
+            raise InputError(
+                f'{renaming.source}: there is no class "{old}"{where}; {did_you_mean(old, known)}'
+            )
+    return [Part(part.name, _renamed(part.labels, renaming.of(part.name))) for part in parts]
 
 
-def read_renaming(path: str | Path) -> Renaming:
-    """Read a CSV file with the columns ``from,to`` and maybe ``file``, which limits a line to one file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (UnicodeDecodeError, IsADirectoryError):
-        raise InputError(f"{path}: not a text file in UTF-8") from None
-    lines = csv.reader(text.splitlines())
-    header = [name.strip() for name in next(lines, [])]
-    for name in header:
-        if name not in _COLUMNS:
-            raise InputError(f'{path}: line 1: unknown column "{name}"; {did_you_mean(name, _COLUMNS)}')
-    if not {"from", "to"} <= set(header) or len(set(header)) < len(header):
-        raise InputError(f"{path}: line 1: the columns must be from,to or file,from,to, not {some(header)}")
-    pairs: dict[tuple[str, str], str] = {}
-    for cells in lines:
-        where = f"{path}: line {lines.line_num}"
-        if not any(cells):
-            continue
-        if len(cells) != len(header):
-            raise InputError(f"{where}: needs {len(header)} columns, not {','.join(cells)!r}")
-        line = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-        if not line["from"] or not line["to"]:
-            raise InputError(f"{where}: needs an old and a new name, not {','.join(cells)!r}")
-        key = line.get("file", ""), line["from"]
-        if pairs.setdefault(key, line["to"]) != line["to"]:
-            raise InputError(f'{where}: "{key[1]}" has two new names, "{pairs[key]}" and "{line["to"]}"')
-    return Renaming(str(path), pairs)
+def _renamed(labels: Labels, new: Mapping[str, str]) -> Labels:
+    names = [new.get(name, name) for name in labels.classes]
+    if names == list(labels.classes):
+        return labels
+    kept = list(dict.fromkeys(names))
+    place = {name: number for number, name in enumerate(kept)}
+    moved = np.array([place[name] for name in names], dtype=np.int64)
+    rows, columns, values = labels.coo()
+    columns = moved[columns]
+    # Classes that become one: any of them present makes it present, only all of them absent absent.
+    cells = (rows * len(kept) + columns) * 2 + (values > 0)
+    _, which, times = np.unique(cells, return_inverse=True, return_counts=True)
+    whole = (values > 0) | (times[which] == np.bincount(moved)[columns])
+    return Labels.merged(
+        rows[whole],
+        columns[whole],
+        values[whole],
+        classes=kept,
+        images=labels.images,
+        splits=labels.splits,
+        contradictions="present",
+    )[0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,33 +15,74 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tertium.errors import InputError, did_you_mean, nearest, some
+from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing
+from tertium.labels.ids import joined_rows, look_alike_ids
 from tertium.labels.labels import ContradictionError, Labels, Rule
-from tertium.labels.tables import (
-    Columns,
-    Runs,
-    TextTable,
-    Vocabulary,
-    Words,
-    delimiter,
-    number_ids,
-    open_bytes,
-    reading,
-    runs,
-    words,
-)
+from tertium.labels.names import SEPARATOR, joined, lists_of_classes, look_alike, means_nothing, tidy
+from tertium.labels.reading import Reading, splits_of
+from tertium.labels.renaming import read_renaming
+from tertium.labels.rows import DAMAGE, Block, Rows, open_rows
+from tertium.labels.split_names import TRAIN, VALIDATION, unused_splits
+from tertium.labels.tables import Vocabulary, delimiter, number_ids
 
 Unlisted = Literal["unknown", "absent"]
 UNLISTED: tuple[Unlisted, ...] = ("unknown", "absent")
-SEPARATOR = ";"
-_VALUES = {"present": 1, "1": 1, "+1": 1, "absent": -1, "-1": -1}
-_LONG, _COMPACT = ("image", "label", "value"), ("image", "present")
-_COLUMNS = ("image", "label", "value", "present", "absent", "split")
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow")
-_DAMAGE = (pa.ArrowException, OSError, KeyError, ValueError, TypeError, MemoryError)
-_JSON_BLOCK = 50_000  # lines
-_READ = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
+_CELLS = {"0", "1", "-1", "0.0", "1.0", "true", "false", "yes", "no"}  # values that are no names
+_SHOWN = 5  # groups of names in a note
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """A label file, and how its names are to be read where the file does not say it plainly.
+
+    Left at None, ``separator`` is ";" and ``missing`` no word, and a file that evidently means something else
+    is refused; given, they are what the user says.
+    """
+
+    path: Path
+    separator: str | None = None  # between the names of the compact form
+    missing: tuple[str, ...] | None = None  # words that stand where no class is named
+    rename: Mapping[str, str] | Path | None = None  # old name → new name, or a CSV file with from,to
+
+    def __post_init__(self) -> None:
+        if self.separator == "":
+            raise InputError("the separator between names cannot be empty")
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(
+        self,
+        *,
+        unlisted: Unlisted = "unknown",
+        classes: Sequence[str] | None = None,
+        contradictions: Rule = "error",
+    ) -> Reading:
+        """Return the labels, and what a person should know about them; see `read_labels`."""
+        path = self.path
+        if unlisted not in UNLISTED:
+            raise InputError(f'unlisted labels cannot be "{unlisted}"; {did_you_mean(unlisted, UNLISTED)}')
+        if not path.is_file():
+            reason = "is a folder, not a label file" if path.is_dir() else "no such file"
+            raise InputError(f"{path}: {reason}")
+        written = _written(path)
+        if written is not None:
+            found = _reread(written, self, classes, contradictions)
+        else:
+            rows = open_rows(path, self.separator or SEPARATOR)
+            found = _gathered(rows, self, classes, contradictions)
+        labels, notes = found.labels, [*found.notes, *_split_notes(found.labels)]
+        if classes is None:  # names that the user lists are meant as they are
+            notes += _class_notes(labels)
+        return Reading(labels.unlisted_absent() if unlisted == "absent" else labels, tuple(notes))
+
+    def new_names(self) -> dict[str, str]:
+        """Return old name → new name."""
+        if isinstance(self.rename, Path):
+            return read_renaming(self.rename).of(self.path)
+        return {tidy(old): tidy(new) for old, new in (self.rename or {}).items()}
 
 
 def read_labels(
@@ -51,6 +91,9 @@ def read_labels(
     unlisted: Unlisted = "unknown",
     classes: Sequence[str] | None = None,
     contradictions: Rule = "error",
+    separator: str | None = None,
+    missing: Sequence[str] | None = None,
+    rename: Mapping[str, str] | str | Path | None = None,
 ) -> Labels:
     """Read a label file: long form, compact form, or one that Tertium wrote.
 
@@ -61,7 +104,10 @@ def read_labels(
 
     ``unlisted`` says what a label means that the file does not mention. ``classes`` fixes the classes and
     their order; otherwise they are the names in the file, sorted. ``contradictions`` says what a label is
-    that the file lists both as present and as absent.
+    that the file lists both as present and as absent. ``separator`` stands between names in the compact form.
+    ``missing`` are words that mean that nothing is listed, such as nan. ``rename`` gives classes new names,
+    as if they stood in the file: a mapping, or a CSV file with the columns ``from,to``. `LabelFile` also
+    gives notes on names that look wrong.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
@@ -71,17 +117,10 @@ def read_labels(
     >>> read_labels(path, unlisted="absent")
     Labels(2 images, 2 classes, 2 present, 2 absent)
     """
-    path = Path(path)
-    if unlisted not in UNLISTED:
-        raise InputError(f'unlisted labels cannot be "{unlisted}"; {did_you_mean(unlisted, UNLISTED)}')
-    if not path.is_file():
-        raise InputError(f"{path}: {'is a folder, not a label file' if path.is_dir() else 'no such file'}")
-    labels = _written(path)
-    if labels is not None:
-        labels = _restrict(labels, classes, path)
-    else:
-        labels = _gathered(_source(path), classes, contradictions)
-    return labels.unlisted_absent() if unlisted == "absent" else labels
+    words = None if missing is None else tuple(missing)
+    new = Path(rename) if isinstance(rename, str) else rename
+    file = LabelFile(Path(path), separator, words, new)
+    return file.read(unlisted=unlisted, classes=classes, contradictions=contradictions).labels
 
 
 def read_classes(path: str | Path) -> list[str]:
@@ -92,10 +131,21 @@ def read_classes(path: str | Path) -> list[str]:
         raise InputError(f"{path}: no such file") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: {_where_not_utf8(Path(path))}") from None
-    names = [line.strip() for line in lines if line.strip()]
+    names = [name for line in lines if (name := tidy(line))]
     if not names:
         raise InputError(f"{path}: there are no class names in it, one a line")
     return names
+
+
+def _where_not_utf8(path: Path) -> str:
+    """Say which line is not UTF-8; read again only because there is an error to explain."""
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return f"line {number} is not UTF-8 (byte 0x{line[error.start]:02x}); save the file as UTF-8"
+    return "the file is not UTF-8"
 
 
 def write_labels(labels: Labels, path: str | Path) -> None:
@@ -115,31 +165,7 @@ def write_labels(labels: Labels, path: str | Path) -> None:
         raise InputError(f"{path}: labels are written as {', '.join(_SUFFIXES)}")
 
 
-# ---- where rows come from ----------------------------------------------------------------------------------
-
-
-class _Block(NamedTuple):
-    """Some rows of a file; a mention is a label that a row names."""
-
-    image: Runs
-    row: npt.NDArray[np.int64] | None  # [mentions] counted from the block's first; None: every row has one
-    label: Words  # [mentions]
-    value: npt.NDArray[np.int8]  # [mentions] ±1
-    split: Words | None  # [rows]
-    fault: tuple[int, str] | None = None  # the first row that cannot be understood, and why
-
-    @property
-    def rows(self) -> int:
-        return int(self.image.lengths.sum())
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A file as blocks of rows, and how a row is named to a person."""
-
-    path: Path
-    blocks: Iterator[_Block]
-    at: Callable[[int], str]
+# ---- files that Tertium wrote ------------------------------------------------------------------------------
 
 
 def _written(path: Path) -> Labels | None:
@@ -152,177 +178,38 @@ def _written(path: Path) -> Labels | None:
                 return Labels.from_arrow(pa.parquet.read_table(path))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
     return None
 
 
-def _source(path: Path) -> _Source:
-    if path.suffix == ".parquet":
-        return _Source(path, _parquet_blocks(path), lambda row: f"row {row + 1}")
-    if ".jsonl" in path.suffixes:
-        return _Source(
-            path,
-            _json_blocks(path),
-            lambda row: f"line {next(islice(_json_lines(path), row, None))[0]}",
-        )
-    if {".csv", ".tsv"} & set(path.suffixes):
-        table = TextTable.open(path)
-        wanted = _check_columns(table.columns, path)
-        return _Source(path, table.blocks(wanted, _block), lambda row: f"line {table.line(row)}")
-    raise InputError(f"{path}: labels are read from {', '.join(_READ)}")
-
-
-def _parquet_blocks(path: Path) -> Iterator[_Block]:
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            wanted = _check_columns(tuple(file.schema_arrow.names), path)
-            for batch in file.iter_batches(columns=list(wanted)):
-                yield _block({name: _text(batch[name]) for name in wanted})
-    except InputError:
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
-
-
-class _Record(NamedTuple):
-    image: str
-    mentions: list[tuple[str, int]]
-    split: str
-
-
-def _json_blocks(path: Path) -> Iterator[_Block]:
-    records = (_record(path, number, line) for number, line in _json_lines(path))
-    while block := list(islice(records, _JSON_BLOCK)):
-        mentions = [(row, *each) for row, record in enumerate(block) for each in record.mentions]
-        row, label, value = zip(*mentions, strict=True) if mentions else ((), (), ())
-        yield _Block(
-            runs(pa.array([record.image for record in block], pa.string())),
-            np.array(row, dtype=np.int64),
-            words(pa.array(label, pa.string())),
-            np.array(value, dtype=np.int8),
-            words(pa.array([record.split for record in block], pa.string())),
-        )
-
-
-def _json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers."""
-    with reading(path), open_bytes(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if text.strip():
-                yield number, text
-
-
-def _record(path: Path, number: int, line: bytes) -> _Record:
-    where = f"{path}: line {number}"
-    try:
-        pairs = json.loads(line.decode("utf-8"), object_pairs_hook=_Pairs)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where} is not UTF-8 (byte 0x{line[error.start]:02x})") from None
-    except (json.JSONDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{where}: not valid JSON ({error})") from None
-    keys = [key for key, _ in pairs] if isinstance(pairs, _Pairs) else []
-    found = dict(pairs) if isinstance(pairs, _Pairs) else {}
-    if len(found) < len(keys):
-        raise InputError(f"{where}: a key stands twice in {', '.join(keys)}")
-    try:
-        _check_columns(keys, path)
-    except InputError as error:
-        raise InputError(f"{where}{str(error).removeprefix(str(path))}") from None
-    image, split = found["image"], found.get("split") or ""
-    if not isinstance(image, str) or not isinstance(split, str):
-        raise InputError(f"{where}: image and split must be text in quotes")
-    if "label" in found:
-        said = [(found["label"], str(found["value"]).strip())]
-    else:
-        lists = [(found.get(name) or [], name) for name in ("present", "absent")]
-        if not all(isinstance(names, list) for names, _ in lists):
-            raise InputError(f"{where}: present and absent must be lists of names")
-        said = [(label, name) for names, name in lists for label in names]
-    for label, value in said:
-        if not isinstance(label, str) or not label.strip():
-            raise InputError(f"{where}: a label must be a name in quotes, not {json.dumps(label)[:60]}")
-        if value not in _VALUES:
-            raise InputError(f"{where}: {_not_a_value(value)}")
-    return _Record(image, [(label, _VALUES[value]) for label, value in said], split)
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """The members of a JSON object, in order and with repeated keys."""
-
-
-def _text(column: pa.Array) -> pa.StringArray:
-    try:
-        return pc.fill_null(column.cast(pa.string()), "")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InputError(f"a column holds {column.type}, not text") from None
-
-
-def _check_columns(columns: Sequence[str], path: Path) -> tuple[str, ...]:
-    """Return the columns to read."""
-    for name in columns:  # other columns are the user's own, unless one looks like a slip of the pen
-        near = nearest(name, _COLUMNS)
-        if near is not None and near not in columns:
-            raise InputError(f'{path}: unknown column "{name}"; did you mean "{near}"?')
-    required = _LONG if "label" in columns or "value" in columns else _COMPACT
-    for name in required:
-        if name not in columns:
-            raise InputError(
-                f'{path}: there is no column "{name}" among {", ".join(columns)} '
-                f"(long form: {','.join(_LONG)}; compact form: {','.join(_COMPACT)}[,absent][,split])"
-            )
-    used = (*_LONG, "split") if required is _LONG else (*_COMPACT, "absent", "split")
-    return tuple(name for name in used if name in columns)
-
-
-def _block(columns: Columns) -> _Block:
-    """Return what the rows say; this runs in a thread."""
-    row, label, value, fault = _long(columns) if "label" in columns else _compact(columns)
-    split = words(columns["split"]) if "split" in columns else None
-    return _Block(runs(columns["image"]), row, label, value, split, fault)
-
-
-_Mentions = tuple[
-    npt.NDArray[np.int64] | None, Words, npt.NDArray[np.int8], tuple[int, str] | None
-]  # row, label, value, fault
-
-
-def _long(columns: Columns) -> _Mentions:
-    label, value = words(columns["label"]), words(columns["value"])
-    sign = np.array([_VALUES.get(word, 0) for word in value.names], dtype=np.int8)[value.codes]
-    named = np.array([bool(word) for word in label.names], dtype=bool)[label.codes]
-    blank = np.array([not word for word in value.names], dtype=bool)[value.codes]
-    fault = None
-    strange, unnamed = np.flatnonzero((sign == 0) & (named | ~blank)), np.flatnonzero((sign != 0) & ~named)
-    if strange.size:
-        fault = int(strange[0]), _not_a_value(value.names[value.codes[strange[0]]])
-    elif unnamed.size:
-        fault = int(unnamed[0]), "there is a value but no label"
-    if named.all():
-        return None, label, sign, fault
-    # A row with neither label nor value only says that the image exists.
-    return np.flatnonzero(named), Words(label.codes[named], label.names), sign[named], fault
-
-
-def _not_a_value(shown: str) -> str:
-    return (
-        f'the value is "{shown}"; it must be present or 1, absent or -1 (leave a label out if it is unknown)'
-    )
-
-
-def _compact(columns: Columns) -> _Mentions:
-    parts = []
-    for name, sign in (("present", 1), ("absent", -1)):
-        if name not in columns:
-            continue
-        lists = pc.split_pattern(columns[name], SEPARATOR)
-        row, label = pc.list_parent_indices(lists), pc.utf8_trim_whitespace(pc.list_flatten(lists))
-        named = pc.not_equal(label, "")
-        label = label.filter(named)
-        parts.append((np.asarray(row.filter(named)), label, np.full(len(label), sign, dtype=np.int8)))
-    rows, labels, values = zip(*parts, strict=True)
-    return np.concatenate(rows), words(pa.concat_arrays(labels)), np.concatenate(values), None
+def _reread(labels: Labels, file: LabelFile, classes: Sequence[str] | None, contradictions: Rule) -> Reading:
+    """Return labels that Tertium wrote under the names that hold now."""
+    naming = _Naming.of(labels.classes, file)
+    if naming.names != list(labels.classes):
+        kept = list(dict.fromkeys(name for name in naming.names if name))
+        place = {name: number for number, name in enumerate(kept)}
+        moved = np.array([place.get(name, -1) for name in naming.names], dtype=np.int64)
+        rows, columns, values = labels.coo()
+        named = moved[columns] >= 0
+        try:
+            labels = Labels.merged(
+                rows[named],
+                moved[columns[named]],
+                values[named],
+                classes=kept,
+                images=labels.images,
+                splits=labels.splits,
+                contradictions=contradictions,
+            )[0]
+        except ContradictionError as error:
+            raise InputError(f"{file}: {error}") from None
+    if classes is not None:
+        extra = sorted(set(labels.classes) - set(classes))
+        if extra:
+            raise InputError(f'{file}: there is no class "{extra[0]}"; {did_you_mean(extra[0], classes)}')
+        labels = labels.with_classes(classes)
+    return Reading(labels, tuple(naming.notes))
 
 
 # ---- rows to labels ----------------------------------------------------------------------------------------
@@ -340,6 +227,7 @@ class _Said:
     value: npt.NDArray[np.int8]  # [mentions]
     split: npt.NDArray[np.int32] | None  # [rows]
     splits: list[str]
+    separated: bool | None  # compact form: whether a separator stands in a cell
 
     def row_of(self, mention: int) -> int:
         return mention if self.row is None else int(self.row[mention])
@@ -347,31 +235,52 @@ class _Said:
     def image_of_mentions(self) -> npt.NDArray[np.int32]:
         return self.image if self.row is None else self.image[self.row]
 
+    def times(self, names: Sequence[str], name: str) -> int:
+        """Return how often a name is mentioned, given the name of each label."""
+        return sum(int((self.label == number).sum()) for number, own in enumerate(names) if own == name)
 
-def _gathered(source: _Source, classes: Sequence[str] | None, contradictions: Rule) -> Labels:
+    def without(self, labels: npt.NDArray[np.bool_]) -> _Said:
+        """Return this without mentions of some labels."""
+        kept = np.flatnonzero(~labels[self.label])
+        row = kept if self.row is None else self.row[kept]
+        return replace(self, row=row, label=self.label[kept], value=self.value[kept])
+
+
+def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, contradictions: Rule) -> Reading:
     path, at = source.path, source.at
     said = _gather(source)
-    names = list(classes) if classes is not None else sorted(name for name in said.labels if name)
+    naming = _Naming.of(said.labels, file)
+    suspects = [name for name in naming.names if name and name not in (classes or ())]
+    notes = [
+        *naming.notes,
+        *_check_lists(suspects, said, file),
+        *_check_missing(suspects, naming, said, file),
+    ]
+    nothing = np.array([not name for name in naming.names], dtype=bool)
+    if nothing.any():
+        said = said.without(nothing)
+    names = list(classes) if classes is not None else sorted({name for name in naming.names if name})
     if not names:
         raise InputError(f"{path}: it names no label, so there are no classes (give them with --classes)")
     place = {name: number for number, name in enumerate(names)}
-    column = np.array([place.get(name, -1) for name in said.labels], dtype=np.int32)
+    column = np.array([place.get(name, -1) for name in naming.names], dtype=np.int32)
     columns = column[said.label]
     strange = np.flatnonzero(columns < 0) if (column < 0).any() else columns[:0]
     if strange.size:
         first = int(strange[0])
-        name = said.labels[said.label[first]]
+        name = naming.names[said.label[first]]
         raise InputError(
             f'{path}: {at(said.row_of(first))}: there is no class "{name}"; {did_you_mean(name, names)}'
         )
+    splits = splits_of(said.image, said.split, said.splits, said.images, lambda row: f"{path}: {at(row)}")
     try:
-        return Labels.merged(
+        labels = Labels.merged(
             said.image_of_mentions(),
             columns,
             said.value,
             classes=names,
             images=said.images,
-            splits=_splits(said, source),
+            splits=splits,
             contradictions=contradictions,
         )[0]
     except ContradictionError as error:
@@ -380,12 +289,17 @@ def _gathered(source: _Source, classes: Sequence[str] | None, contradictions: Ru
         found = [np.flatnonzero(about & (said.value == value))[0] for value in (1, -1)]
         where = " and ".join(at(row) for row in sorted(said.row_of(int(mention)) for mention in found))
         raise InputError(f"{path}: {error} ({where})") from None
+    twins = look_alike_ids(labels.images)
+    if twins:
+        shown = some((f"{one} and {other}" for one, other in twins), 3)
+        notes.append(f"images whose names differ only in case or ending count as different ones: {shown}")
+    return Reading(labels, tuple(notes))
 
 
-def _gather(source: _Source) -> _Said:
+def _gather(source: Rows) -> _Said:
     labels, splits = Vocabulary(), Vocabulary()
     images, rows, label, value, split = [], [], [], [], []
-    before, everywhere = 0, True
+    before, everywhere, separated = 0, True, None
     for block in source.blocks:
         _check(block, before, source)
         images.append(block.image)
@@ -400,10 +314,12 @@ def _gather(source: _Source) -> _Said:
             split.append(splits.take(block.split))
         if everywhere:
             rows.clear()
+        if block.separated is not None:
+            separated = block.separated or bool(separated)
         before += block.rows
     if not before:
         raise InputError(f"{source.path}: there are no rows below the header")
-    number, ids = number_ids(images)
+    number, ids = joined_rows(*number_ids(images))
     return _Said(
         number,
         ids,
@@ -413,10 +329,11 @@ def _gather(source: _Source) -> _Said:
         np.concatenate(value),
         np.concatenate(split) if split else None,
         list(splits.numbers),
+        separated,
     )
 
 
-def _check(block: _Block, before: int, source: _Source) -> None:
+def _check(block: Block, before: int, source: Rows) -> None:
     if not isinstance(block.image.ids, np.ndarray):
         blank = np.flatnonzero(np.asarray(pc.equal(block.image.ids, "").cast(pa.uint8())))
         if blank.size:
@@ -427,37 +344,111 @@ def _check(block: _Block, before: int, source: _Source) -> None:
         raise InputError(f"{source.path}: {source.at(before + row)}: {reason}")
 
 
-def _splits(said: _Said, source: _Source) -> pa.DictionaryArray | None:
-    if said.split is None or not any(said.splits):
-        return None
-    code = np.empty(len(said.images), dtype=np.int32)
-    code[said.image] = said.split  # the last row of an image decides, …
-    clash = np.flatnonzero(code[said.image] != said.split)
-    if clash.size:  # … and all must agree
-        name = said.images[int(said.image[clash[0]])].as_py()
-        where = source.at(int(clash[0]))
-        raise InputError(f'{source.path}: {where}: image "{name}" is in another split elsewhere')
-    return pa.DictionaryArray.from_arrays(pa.array(code), pa.array(said.splits, pa.string()))
+# ---- names -------------------------------------------------------------------------------------------------
 
 
-def _restrict(labels: Labels, classes: Sequence[str] | None, path: Path) -> Labels:
-    if classes is None:
-        return labels
-    extra = sorted(set(labels.classes) - set(classes))
-    if extra:
-        raise InputError(f'{path}: there is no class "{extra[0]}"; {did_you_mean(extra[0], classes)}')
-    return labels.with_classes(classes)
+@dataclass(frozen=True)
+class _Naming:
+    """What the names of a file are called from now on."""
+
+    names: list[str]  # of each name of the file; "" where it stands for nothing
+    notes: list[str]
+
+    @classmethod
+    def of(cls, raw: Sequence[str], file: LabelFile) -> _Naming:
+        tidied, missing, new = [tidy(name) for name in raw], set(file.missing or ()), file.new_names()
+        notes = []
+        strangers = [name for name in new if name not in tidied]
+        if strangers:
+            hint = did_you_mean(strangers[0], tidied)
+            notes.append(f"--rename names classes that {file} does not have: {some(strangers)}; {hint}")
+        names = ["" if name in missing else new.get(name, name) for name in tidied]
+        spelt: dict[str, list[str]] = {}
+        for name, old in zip(names, tidied, strict=True):
+            spelt.setdefault(name, []).append(old)
+        same = [name for name, olds in spelt.items() if name and len(olds) > len(set(olds))]
+        if same:
+            notes.append(f"spelt in several ways that look the same, and read as one class: {some(same)}")
+        return cls(names, notes)
 
 
-def _where_not_utf8(path: Path) -> str:
-    """Say which line is not UTF-8; read again only because there is an error to explain."""
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                return f"line {number} is not UTF-8 (byte 0x{line[error.start]:02x}); save the file as UTF-8"
-    return "the file is not UTF-8"
+def _check_lists(names: Sequence[str], said: _Said, file: LabelFile) -> list[str]:
+    """Refuse names that are lists of names; return a note on those that might be."""
+    if said.separated is None or file.separator is not None:
+        return []
+    python = [name for name in names if name[:2] in ("['", '["') or name == "[]"]
+    if python:
+        raise InputError(
+            f"{file}: {python[0][:60]} is a list in Python's notation; put {SEPARATOR} between names instead"
+        )
+    if said.separated:
+        lists = lists_of_classes(names)
+        shown = some((f'"{name}"' for name in lists), 3)
+        return [f"read as one class, though its parts are classes too: {shown}"] if lists else []
+    found = joined(names)
+    if found is None:
+        return []
+    option, others = f"--separator {shlex.quote(found.separator)}", f"--separator '{SEPARATOR}'"
+    shown = some((f'"{name}"' for name in found.names), 2)
+    if found.evident:
+        raise InputError(
+            f'{file}: names seem to be separated by "{found.separator}", not by "{SEPARATOR}": {shown} '
+            f"({len(names):,} names become {found.classes:,} if they are split there); say {option}, or "
+            f"{others} if these are single names"
+        )
+    return [f'names of classes hold "{found.separator}": {shown}; if it separates names, say {option}']
+
+
+def _check_missing(names: Sequence[str], naming: _Naming, said: _Said, file: LabelFile) -> list[str]:
+    """Refuse words that programs write for missing values, if they recur; return a note on others."""
+    found = [name for name in dict.fromkeys(names) if means_nothing(name)]
+    if not found or file.missing == ():
+        return []
+    times = {name: said.times(naming.names, name) for name in found}
+    shown = some((f'"{name}" ({count:,} times)' for name, count in times.items()), 10)
+    option = shlex.join(["--missing", ",".join([*(file.missing or ()), *found])])
+    choice = (
+        f"say {option} if that means that nothing is listed, or --missing '' if it is the name of a class"
+    )
+    if file.missing is None and max(times.values()) > 1:
+        raise InputError(f"{file}: {shown} is listed like a class; {choice}")
+    return [f"{shown} is read as the name of a class; {choice}"]
+
+
+def _class_notes(labels: Labels) -> list[str]:
+    """Return notes on classes that are probably one, or no classes."""
+    notes = []
+    if {name.casefold() for name in labels.classes} <= _CELLS:
+        shown = " and ".join(labels.classes)
+        notes.append(f"the classes are called {shown}; the file should list names of classes, not values")
+
+    def counts() -> dict[str, int]:
+        known = np.add(*labels.class_counts)
+        return dict(zip(labels.classes, known.tolist(), strict=True))
+
+    groups = look_alike(labels.classes, counts)
+    if groups:
+        shown = some((" / ".join(group) for group in groups), _SHOWN)
+        notes.append(
+            f"classes with nearly the same name: {shown}; make them one with --rename FILE, a CSV file with "
+            "the columns from,to"
+        )
+    return notes
+
+
+def _split_notes(labels: Labels) -> list[str]:
+    """Return a note on images that belong to no part."""
+    unused = unused_splits(labels.split_names())
+    if not unused:
+        return []
+    told = [
+        f"{len(labels.rows_in(name)):,} images {f'of the split {name}' if name else 'without a split'}"
+        for name in unused
+    ]
+    return [f"{' and '.join(told)} are not used for training; {TRAIN} and {VALIDATION} are"]
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
 
 
 def _compact_table(labels: Labels) -> pa.Table:

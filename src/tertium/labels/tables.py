@@ -31,6 +31,7 @@ T = TypeVar("T")
 BLOCK = 1 << 23  # bytes of text that a thread turns into columns at once; larger ones cost fresh memory
 _QUOTED = 1 << 23  # the same where values are quoted; a row must fit in
 _WORKERS = min(4, os.cpu_count() or 1)
+_GZIP = b"\x1f\x8b"
 _HEX = 16  # digits of an id that is a 64-bit number, as in Open Images
 _PARTS = 256  # of the ids, so that a part's hash table stays in the processor's cache
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -40,12 +41,14 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def open_bytes(path: Path) -> Stream:
-    """Open a file for reading, unpacking it where its name ends in ``.gz``."""
+    """Open a file for reading, unpacking it if it is gzipped."""
     if path.is_dir():
         raise InputError(f"{path}: is a folder, not a file")
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+    with open(path, "rb") as start:
+        packed = start.read(2) == _GZIP or path.suffix == ".gz"
+    return gzip.open(path) if packed else open(path, "rb")
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class TextTable:
             columns = tuple(next(csv.reader([line.decode("utf-8-sig")], delimiter=delimiter(path))))
         except (UnicodeDecodeError, csv.Error):
             raise InputError(f"{path}: line 1 is not a header of column names in UTF-8") from None
+        if len(columns) == 1:
+            _check_delimiter(path, columns[0])
         twice = [name for number, name in enumerate(columns) if name in columns[:number]]
         if twice:
             raise InputError(f'{path}: the column "{twice[0]}" is named twice')
@@ -89,6 +94,10 @@ class TextTable:
                 done = place
             while waiting:
                 yield waiting.popleft().result()
+
+    def start(self) -> Columns:
+        """Return the first rows, of all columns."""
+        return next(self.blocks(self.columns, lambda columns: columns), {})
 
     def line(self, row: int) -> int:
         """Return the line that holds a row; the file is read again, because there is an error to explain."""
@@ -228,6 +237,14 @@ def _header(stream: Stream) -> bytes:
 def delimiter(path: Path) -> str:
     """Return what separates the columns of a file, by its name."""
     return "\t" if ".tsv" in path.suffixes else ","
+
+
+def _check_delimiter(path: Path, header: str) -> None:
+    """Refuse a header that another delimiter divides."""
+    for mark, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
+        if mark in header:
+            wanted = "tabs" if delimiter(path) == "\t" else "commas"
+            raise InputError(f"{path}: its columns are separated by {name}; save it with {wanted}")
 
 
 def _place(stream: Stream) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tertium.errors import InputError, did_you_mean
 from tertium.files import replacing, write_json
+from tertium.labels.names import tidy
 
 _COLUMNS = ("parent", "child")
 
@@ -118,7 +119,8 @@ class LabelTree:
 def _collect(edges: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """Gather (where, child, parent) into child → parent; stop at the first that cannot be part of a tree."""
     parents: dict[str, str] = {}
-    for where, child, parent in edges:
+    for where, low, high in edges:
+        child, parent = tidy(low), tidy(high)
         before = parents.setdefault(child, parent)
         if before != parent:
             raise InputError(f'{where}: "{child}" has two parents, "{before}" and "{parent}"')

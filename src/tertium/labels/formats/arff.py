@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.formats.text import read_bytes, read_lines
+from tertium.labels.reading import Reading, settle
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from tertium.errors import InputError, some
 from tertium.labels.formats.inert_pickle import InertArray, read_pickle
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.formats.text import read_bytes, read_names
+from tertium.labels.reading import Reading, settle
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
 

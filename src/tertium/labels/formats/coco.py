@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels import Labels
 from tertium.labels.formats.json_stream import read_tables
-from tertium.labels.formats.reading import Reading, settle
+from tertium.labels.reading import Reading, settle
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tertium.errors import InputError, did_you_mean, some
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.formats.text import read_array
+from tertium.labels.reading import Reading, settle
 
 Which = Literal["observed", "full"]
 _PARTS = {"train": "train", "val": "test"}  # their name → our split

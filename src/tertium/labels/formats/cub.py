@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from tertium.errors import InputError, did_you_mean, some
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.formats.text import read_bytes, read_lines
 from tertium.labels.labels import Rule
+from tertium.labels.reading import Reading, settle
 
 Certainty = Literal["not-visible", "guessing", "probably", "definitely"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)  # numbered from 1 in certainties.txt

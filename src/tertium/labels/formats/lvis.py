@@ -20,8 +20,8 @@ from tertium.labels.formats.coco import (
     rows_of,
 )
 from tertium.labels.formats.json_stream import read_tables
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.labels import Rule
+from tertium.labels.reading import Reading, settle
 from tertium.progress import Progress
 
 _LISTS = ("neg_category_ids", "not_exhaustive_category_ids")

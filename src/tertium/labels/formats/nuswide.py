@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tertium.errors import InputError, some
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.formats.text import read_bytes, read_lines, read_names
 from tertium.labels.labels import Rule
+from tertium.labels.reading import Reading, settle
 from tertium.progress import Progress
 
 Part = Literal["all", "split"]

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.closure import ancestors, close
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.formats.text import read_bytes, read_lines, read_names
 from tertium.labels.labels import ContradictionError, Rule
+from tertium.labels.reading import Reading, settle
 from tertium.labels.tables import Columns, Runs, TextTable, Vocabulary, Words, number_ids, runs, words
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress

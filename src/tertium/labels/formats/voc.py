@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.formats.coco import Boxes
-from tertium.labels.formats.reading import Reading, settle
 from tertium.labels.formats.text import read_bytes, read_lines
 from tertium.labels.labels import Rule
+from tertium.labels.reading import Reading, settle
 from tertium.progress import Progress
 
 From = Literal["annotations", "lists"]

@@ -1,10 +1,11 @@
-"""What a reader of a published format gives: labels, and what a person should know about them."""
+"""What a reader gives: labels, and what a person should know about them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from tertium.labels.tree import LabelTree
 
 @dataclass(frozen=True)
 class Reading:
-    """Labels from a published format."""
+    """Labels from a file."""
 
     labels: Labels
     notes: tuple[str, ...] = ()  # one sentence each: duplicates, contradictions, what was left out
@@ -61,3 +62,26 @@ def settle(
     if clashes:
         found.append(f"{clashes:,} labels were given as both present and absent; taken as {contradictions}")
     return Reading(labels, tuple(found), tree)
+
+
+def splits_of(
+    image: npt.NDArray[np.int32],
+    split: npt.NDArray[np.int32] | None,
+    names: Sequence[str],
+    images: pa.StringArray,
+    where: Callable[[int], str],
+) -> pa.DictionaryArray | None:
+    """Return the split of each image, given that of each row; None if no row names one.
+
+    ``image`` and ``split`` are numbers [rows]; ``where`` names a row in an error.
+    """
+    if split is None or not any(names):
+        return None
+    code = np.empty(len(images), dtype=np.int32)
+    code[image] = split  # the last row of an image decides, …
+    clash = np.flatnonzero(code[image] != split)
+    if clash.size:  # … and all must agree
+        row = int(clash[0])
+        name = images[int(image[row])].as_py()
+        raise InputError(f'{where(row)}: image "{name}" is in another split elsewhere')
+    return pa.DictionaryArray.from_arrays(pa.array(code), pa.array(names, pa.string()))

@@ -1,0 +1,361 @@
+"""Wide tables: one row for each image, one column for each class, as in a spreadsheet."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from tertium.errors import InputError, did_you_mean, some
+from tertium.labels.ids import joined_rows
+from tertium.labels.labels import Rule
+from tertium.labels.names import tidy
+from tertium.labels.reading import Reading, settle, splits_of
+from tertium.labels.tables import Columns, Runs, TextTable, Vocabulary, Words, number_ids, runs, words
+from tertium.progress import Progress
+
+IMAGE, SPLIT = "image", "split"
+_DAMAGE = (pa.ArrowException, OSError, KeyError, ValueError, TypeError, MemoryError)
+_UNNAMED = 2  # stands beside +1, −1 and 0 for a value that nothing explains
+_YES, _NO = ("1", "1.0", "true", "yes", "y", "x"), ("0", "0.0", "false", "no", "n")
+_BLANK, _MINUS = ("", "nan", "na"), ("-1", "-1.0")
+
+
+class UnexplainedError(InputError):
+    """Values that a layout does not name; ``what`` says which, without a hint what to do."""
+
+    def __init__(self, source: str, cells: Mapping[tuple[str, str], int]) -> None:
+        """Take how many cells there are for each column and value."""
+        times: Counter[str] = Counter()
+        for (_, value), count in cells.items():
+            times[value] += count
+        values = some((f'"{value[:30]}" ({count:,})' for value, count in times.most_common()), 10)
+        columns = some(dict.fromkeys(name for name, _ in cells), 5)
+        self.what = (
+            f"{source}: nothing says what these values mean (cells in brackets): {values} in {columns}"
+        )
+        super().__init__(
+            f"{self.what}; name them with --positive, --negative or --unknown, or leave columns that are no "
+            "classes out with --ignore"
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the values of a wide table mean, and which of its columns are no classes.
+
+    A value is text; 1 and 1.0 are the same number. What is not named here is an error.
+    """
+
+    positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    image: str = IMAGE  # the column that names the images
+    about: tuple[str, ...] = field(default=())  # columns that are no classes, where they are there
+
+    def __post_init__(self) -> None:
+        taken: dict[str, str] = {}
+        for meaning in ("positive", "negative", "unknown"):
+            for value in getattr(self, meaning):
+                other = taken.setdefault(value, meaning)
+                if other != meaning:
+                    raise InputError(f'the value "{value}" cannot be both {other} and {meaning}')
+
+    def signs(self) -> Callable[[str], int]:
+        """Return what tells the sign of a value."""
+        exact = {
+            value: sign
+            for values, sign in ((self.positive, 1), (self.negative, -1), (self.unknown, 0))
+            for value in values
+        }
+        numbers = {number: sign for value, sign in exact.items() if (number := _number(value)) is not None}
+
+        def sign(word: str) -> int:
+            found = exact.get(word)
+            if found is None and (number := _number(word)) is not None:
+                found = numbers.get(number)
+            return _UNNAMED if found is None else found
+
+        return sign
+
+
+PRESETS = {
+    "binary": Layout(("1",), ("0",)),
+    "positives": Layout(("1",), (), ("0", "")),
+    "signed": Layout(("1",), ("-1",), ("0", "")),
+    "chexpert": Layout(
+        ("1",), ("0",), ("-1", ""), "Path", ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")
+    ),
+}
+
+
+def read(
+    path: str | Path,
+    layout: Layout,
+    *,
+    classes: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    suffix: str = "",
+    contradictions: Rule = "error",
+    progress: Progress | None = None,
+) -> Reading:
+    """Read a wide table from a .csv, .tsv (also gzipped) or .parquet file.
+
+    What the values mean is what the ``layout`` says, of which `PRESETS` has some; nothing is guessed. Every
+    column is a class but that of the images, one called split, and those of ``ignore``; or ``classes``
+    names them. ``suffix`` is put after every image id.
+    """
+    path = Path(path)
+    if path.suffix == ".parquet":
+        table = _Source(str(path), *_parquet(path))
+    else:
+        text = TextTable.open(path)
+        table = _Source(
+            str(path),
+            text.columns,
+            lambda wanted, work: text.blocks(wanted, work, progress),
+            lambda row: f"line {text.line(row)}",
+        )
+    return _read(table, layout, classes, ignore, suffix, contradictions)
+
+
+def from_frame(
+    frame: Any,
+    layout: Layout,
+    *,
+    classes: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    suffix: str = "",
+    contradictions: Rule = "error",
+) -> Reading:
+    """Read a wide table from a DataFrame of pandas or polars, or from an Arrow table.
+
+    As in `read`, a column names the images. Missing values and NaN are "", truth values "true" and "false".
+
+    >>> table = pa.table({"image": ["a", "b"], "cat": [1, None], "dog": [0, 1]})
+    >>> from_frame(table, Layout(("1",), ("0",), ("",))).labels.dense()
+    array([[ 1, -1],
+           [ 0,  1]], dtype=int8)
+    """
+    table = pa.table(frame)
+    source = _Source(
+        "the table",
+        tuple(table.column_names),
+        partial(_batches, table.to_batches()),
+        lambda row: f"row {row + 1}",
+    )
+    return _read(source, layout, classes, ignore, suffix, contradictions)
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+class _Block(NamedTuple):
+    """Some rows, as numbers."""
+
+    images: Runs
+    split: Words | None
+    rows: npt.NDArray[np.int64]  # of the labels that are known, counted from the block's first
+    columns: npt.NDArray[np.int64]
+    signs: npt.NDArray[np.int8]
+    unnamed: Counter[tuple[str, str]]  # (column, value) that nothing explains
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A table, wherever it is."""
+
+    name: str
+    columns: tuple[str, ...]
+    blocks: Callable[[Sequence[str], Callable[[Columns], _Block]], Iterator[_Block]]
+    at: Callable[[int], str]  # how a row is named to a person
+
+
+def _read(
+    source: _Source,
+    layout: Layout,
+    classes: Sequence[str] | None,
+    ignore: Sequence[str],
+    suffix: str,
+    contradictions: Rule,
+) -> Reading:
+    names = _class_columns(source, layout, classes, ignore)
+    split = [SPLIT] if SPLIT in source.columns and SPLIT not in names else []
+    work = partial(_block, names=names, image=layout.image, sign=layout.signs())
+    ids, splits, parts = [], [], []
+    vocabulary, unnamed, before = Vocabulary(), Counter[tuple[str, str]](), 0
+    for block in source.blocks([layout.image, *split, *names], work):
+        _check_ids(block.images, before, source, layout.image)
+        ids.append(block.images)
+        parts.append((block.rows + before, block.columns, block.signs))
+        if block.split is not None:
+            splits.append(vocabulary.take(block.split))
+        unnamed.update(block.unnamed)
+        before += int(block.images.lengths.sum())
+    if not before:
+        raise InputError(f"{source.name}: there are no rows below the header")
+    if unnamed:
+        raise UnexplainedError(source.name, unnamed)
+    image, images = joined_rows(*number_ids(ids, suffix))
+    rows, columns, signs = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return settle(
+        image[rows],
+        columns,
+        signs,
+        classes=[tidy(name) for name in names],
+        images=images,
+        splits=splits_of(
+            image,
+            np.concatenate(splits) if splits else None,
+            list(vocabulary.numbers),
+            images,
+            lambda row: f"{source.name}: {source.at(row)}",
+        ),
+        contradictions=contradictions,
+        source=source.name,
+    )
+
+
+def _class_columns(
+    source: _Source, layout: Layout, classes: Sequence[str] | None, ignore: Sequence[str]
+) -> list[str]:
+    columns = source.columns
+    if layout.image not in columns:
+        raise InputError(
+            f'{source.name}: there is no column "{layout.image}" among {some(columns, 10)}; '
+            "name the one that holds the images with --image"
+        )
+    for name in (*ignore, *(classes or ())):
+        if name not in columns:
+            raise InputError(f'{source.name}: there is no column "{name}"; {did_you_mean(name, columns)}')
+    apart = {layout.image, SPLIT, *layout.about, *ignore}
+    found = [name for name in columns if name not in apart] if classes is None else list(classes)
+    if not found:
+        raise InputError(f"{source.name}: there is no column of a class beside {', '.join(columns)}")
+    return found
+
+
+def _block(columns: Columns, names: Sequence[str], image: str, sign: Callable[[str], int]) -> _Block:
+    """Return what the rows say; this runs in a thread."""
+    values = np.empty((len(columns[image]), len(names)), dtype=np.int8)
+    unnamed = Counter[tuple[str, str]]()
+    for place, name in enumerate(names):
+        found = words(columns[name])
+        meaning = np.array([sign(word) for word in found.names], dtype=np.int8)
+        values[:, place] = meaning[found.codes]
+        if (meaning == _UNNAMED).any():
+            times = np.bincount(found.codes, minlength=len(meaning))
+            for number in np.flatnonzero(meaning == _UNNAMED):
+                unnamed[name, found.names[number]] += int(times[number])
+    values[values == _UNNAMED] = 0  # an error is on its way
+    rows, places = np.nonzero(values)
+    split = words(columns[SPLIT]) if SPLIT in columns and SPLIT not in names else None
+    return _Block(runs(columns[image]), split, rows, places, values[rows, places], unnamed)
+
+
+def _check_ids(images: Runs, before: int, source: _Source, column: str) -> None:
+    if isinstance(images.ids, np.ndarray):
+        return
+    empty = np.flatnonzero(np.asarray(pc.equal(images.ids, "").cast(pa.uint8())))
+    if empty.size:
+        row = before + int(images.lengths[: empty[0]].sum())
+        raise InputError(f"{source.name}: {source.at(row)}: the column {column} is empty")
+
+
+def _number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+# ---- Parquet and frames ------------------------------------------------------------------------------------
+
+_Blocks = Callable[[Sequence[str], Callable[[Columns], _Block]], Iterator[_Block]]
+
+
+def _parquet(path: Path) -> tuple[tuple[str, ...], _Blocks, Callable[[int], str]]:
+    try:
+        file = pa.parquet.ParquetFile(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except _DAMAGE as error:
+        raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
+
+    def blocks(wanted: Sequence[str], work: Callable[[Columns], _Block]) -> Iterator[_Block]:
+        try:
+            yield from _batches(file.iter_batches(columns=list(wanted)), wanted, work)
+        except _DAMAGE as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}: a damaged Parquet file ({error})") from None
+
+    return tuple(file.schema_arrow.names), blocks, lambda row: f"row {row + 1}"
+
+
+def _batches(
+    batches: Iterable[pa.RecordBatch], wanted: Sequence[str], work: Callable[[Columns], _Block]
+) -> Iterator[_Block]:
+    for batch in batches:
+        yield work({name: _text(batch.column(name), name) for name in wanted})
+
+
+def _text(column: pa.Array, name: str) -> pa.StringArray:
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    try:
+        return pc.fill_null(column.cast(pa.string()), "")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InputError(f'the column "{name}" holds {column.type}, not text or numbers') from None
+
+
+# ---- recognising -------------------------------------------------------------------------------------------
+
+
+def wide_hint(path: Path, start: Columns) -> str | None:
+    """Return what to do with a file whose first rows look like a wide table; None if they do not.
+
+    >>> start = {"image": pa.array(["a", "b"]), "cat": pa.array(["1", "0"])}
+    >>> wide_hint(Path("t.csv"), start).rpartition(": ")[2]
+    'tertium convert wide t.csv --positive 1 --negative 0 --out t-labels.csv'
+    """
+    values = {name: set(map(str.strip, pc.unique(column).to_pylist())) for name, column in start.items()}
+    ordinary = {*_YES, *_NO, *_BLANK, *_MINUS}
+    classes = [
+        name
+        for name, found in values.items()
+        if {value.casefold() for value in found} <= ordinary and found - {""}
+    ]
+    others = [name for name in values if name not in classes and name != SPLIT]
+    if not classes or not others:
+        return None
+    image = IMAGE if IMAGE in others else others[0]
+    found = sorted({value for name in classes for value in values[name]})
+    options = [] if image == IMAGE else ["--image", image]
+    for name in others:
+        options += ["--ignore", name] if name != image else []
+    ending = ["--out", str(path.with_name(f"{path.name.partition('.')[0]}-labels.csv"))]
+    command = ["tertium", "convert", "wide", str(path), *options]
+    shown = some((f'"{value}"' for value in found), 10)
+    text = f"it looks like a wide table, one column for each class ({some(classes)}); say what its values "
+    if any(value.casefold() in _MINUS for value in found):
+        signed, uncertain = (
+            shlex.join([*command, "--preset", preset, *ending]) for preset in ("signed", "chexpert")
+        )
+        return f"{text}{shown} mean: {signed} if -1 is absent and 0 unknown, or {uncertain} if -1 is unknown"
+    for option, meaning in (("--positive", _YES), ("--negative", _NO), ("--unknown", _BLANK)):
+        for value in found:
+            command += [option, value] if value.casefold() in meaning else []
+    return f"{text}{shown} mean and convert it, for example: {shlex.join([*command, *ending])}"
