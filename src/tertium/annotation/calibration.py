@@ -1,4 +1,4 @@
-"""Calibration: what turns a model's probabilities into the chances of unknown labels, fitted and checked.
+"""Calibration: from a model's probabilities to the probability that an unknown label is present.
 
 With the probabilities e⁺ and e⁻ that a present and an absent label are known, the chance that an unknown one
 is present is p(1 − e⁺) / (p(1 − e⁺) + (1 − p)(1 − e⁻)).
@@ -74,9 +74,9 @@ def calibrate(
 ) -> Chances:
     """Fit scale and shift of the logits by the likelihood of all labels [V, C], known and unknown.
 
-    A label is seen present with probability e⁺p, absent with e⁻(1 − p), and otherwise not. With ``by_class``
-    a class with enough known labels gets a shift of its own, drawn towards the common one. With e⁺ = e⁻
-    unknown labels say nothing, and the fit is that of the known ones.
+    A label is known to be present with probability e⁺p, known to be absent with e⁻(1 − p), and otherwise
+    unknown. With ``by_class`` a class with enough known labels gets a shift of its own, shrunk towards the
+    common one. With e⁺ = e⁻ unknown labels carry no information, and the fit is that of the known ones.
     """
     logits = _logits(scores)
     present, absent = (np.minimum(part, _CERTAIN) for part in (present, absent))
@@ -101,10 +101,10 @@ def calibrate(
 
 
 def thresholds(scores: Block, labels: Labels, present: Floats, absent: Floats) -> Floats:
-    """Return for each class the threshold of the highest F1 that is expected over all labels, known or not.
+    """Return for each class the threshold with the highest expected F1 over all labels, known or not.
 
-    Known labels alone would mislead: few of them tell thresholds apart badly, and where positives were sought
-    out, or are all that is known, a class is far rarer than it is among them.
+    Known labels alone would mislead: a few of them hardly distinguish one threshold from another, and if
+    positives were sought out, or are all that is known, a class is far rarer than among its known labels.
     """
     some = np.arange(0, len(scores), -(-scores.size // _FITTED))
     chances = calibrate(scores[some], labels.dense(some), present, absent)

@@ -6,11 +6,11 @@ at the probability e⁺ that a present label was annotated, since there almost e
 
 For each class the labels are explained by four numbers: presence rises with the score along a logistic curve
 of some height and steepness; a present label is known with probability e⁺, an absent one with e⁻. How well
-each e⁺ explains the labels of a class is a curve; it is flat where scores tell little. Classes then learn
-from each other: their log e⁺ are taken as drawn from one normal distribution, whose centre and spread are
-estimated too. So a class that says little about itself is taken to be annotated like the others. That labels
-were dropped at random, whether present or absent, is weighed as one more explanation: then known labels are
-a random sample, from which the presence at each score is read, and averaged over the scores of all images.
+each e⁺ explains the labels of a class is a curve; it is flat if the scores say little. Classes then share
+information: their log e⁺ are assumed to come from one normal distribution, whose centre and spread are
+estimated too. So a class with little evidence of its own is assumed to be annotated like the others. One more
+explanation is weighed: that labels were dropped at random, present and absent ones alike. Then known labels
+are a random sample, from which the presence at each score is read and averaged over the scores of all images.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLOOR = 1e-6
 
 @dataclass(frozen=True)
 class Frequencies:
-    """The share of images that show each class, with 95 % intervals, and how annotation happened."""
+    """The share of images that show each class, with 95 % intervals, and how its labels were annotated."""
 
     rate: Floats  # [C]
     low: Floats  # [C]
@@ -138,8 +138,8 @@ def _explained(bins: _Binned) -> Floats:
     """Return how well each e⁺ of the grid explains the labels [C, G]: log-likelihoods, 0 at the best.
 
     For each e⁺ the other three numbers are fitted by EM: the chance that an unknown label is present, then
-    the logistic curve through known and expected presences, by a Newton step. What a logistic curve leaves
-    unexplained makes labels vary more than it says, and all log-likelihoods smaller.
+    the logistic curve through known and expected presences, by a Newton step. Where the data deviate from a
+    logistic curve, labels vary more than it predicts, so all log-likelihoods are scaled down.
     """
     score, present, absent, unknown = (
         part[:, None, :] for part in (bins.score, bins.present, bins.absent, bins.unknown)
@@ -200,7 +200,7 @@ def _newton(
     g0, g1, h00, h01, h11 = (
         part.sum(-1, keepdims=True) for part in (slope0, slope1, curve00, curve01, curve11)
     )
-    h11 = h11 + 1e-3  # no class is told apart without end
+    h11 = h11 + 1e-3  # keeps the steepness of a separable class finite
     determinant = h00 * h11 - h01**2 + 1e-9
     upward, steeper = (h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant
     return height + np.clip(upward, -2, 2), np.clip(steepness + np.clip(steeper, -1, 1), 0, 20)

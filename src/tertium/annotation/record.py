@@ -35,7 +35,7 @@ class Annotation:
 
     @classmethod
     def of_run(cls, folder: str | Path) -> Annotation | None:
-        """Read what a run has found; None where its method does not model annotation."""
+        """Read what a run has estimated; None if its method does not model annotation."""
         path = RunFolder(Path(folder)).annotation_file
         return cls.load(path) if path.is_file() else None
 

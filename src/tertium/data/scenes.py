@@ -1,10 +1,10 @@
-"""Scenes: the embedded data, drawn by rule, so that the truth about every label is known.
+"""Scenes: built-in data, rendered so that the truth about every label is known.
 
 A scene is either outdoors (sky, land or water, by day or by night) or a backdrop with or without a texture,
-and has one to eight objects, each with a place, a size, a colour and a look. What goes together in the world
-goes together here: boats and lighthouses with water, the moon with the night, green with trees. Some classes
-are in half of the scenes and some in one of a hundred. Light, noise, overlap, clouds and strokes that mean
-nothing make them harder to tell.
+and has one to eight objects, each with a place, a size, a colour and a look. What occurs together in the
+world occurs together here: boats and lighthouses with water, the moon with the night, green with trees. Some
+classes are in half of the scenes and some in one of a hundred. Light, noise, overlap, clouds and meaningless
+strokes make them harder to recognise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SETTINGS = {"outdoor", "night"}  # above the sun and the moon in the tree, but 
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Rendered images and the whole truth about them."""
+    """Rendered images and their full labels."""
 
     images: npt.NDArray[np.uint8]  # [N, size, size, 3]
     labels: Labels

@@ -18,8 +18,8 @@ def close(
     """Return the labels with what the hierarchy implies, and how many cells were contradicted.
 
     The hierarchy is a tree, or maps each name to the names right above it, of which there may be several.
-    A name that is not a class is walked through. A class that is present below an absent one is a
-    contradiction, of both.
+    Names that are not classes are passed through. A class that is present below an absent one contradicts it,
+    and both count as contradicted.
 
     >>> labels = Labels.from_dense([[0, 1], [-1, 0]], classes=["boat", "sloop"])
     >>> close(labels, LabelTree({"sloop": "boat"}))[0].dense()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tertium.labels import Labels
 
 _TRAIN = "train"
-_FEW = 0.05  # share of images or labels that may be otherwise: files get merged, answers get added
+_FEW = 0.05  # share of images or labels that may deviate: files get merged, answers get added
 _ALIKE = 0.3  # of the variance that chance would give; a validation part of 15 % makes it 0.15
 
 
@@ -62,7 +62,7 @@ class Description:
 def describe(labels: Labels) -> Description:
     """Count what is known, and say which setting it resembles.
 
-    Of several splits "train" alone is judged: test labels are often full where the others are not.
+    If there are several splits, only "train" is judged: test labels are often full when the others are not.
 
     >>> describe(Labels.from_dense([[1, 0, 0], [0, 1, 0], [0, 1, 0]])).setting
     Setting(name='single positive', reason='every labelled image has exactly one present label, none absent')
@@ -137,11 +137,11 @@ def _positives_only(labels: Labels) -> Setting:
 
 
 def _shared_count(present: npt.NDArray[np.int64], absent: npt.NDArray[np.int64]) -> str | None:
-    """Say how many present and absent labels most classes have, where chance would not make them so alike.
+    """Return how many present and absent labels most classes have, if chance would not make them so similar.
 
-    Labels dropped at random leave a class about as many present ones as it is frequent, give or take the root
-    of that number. A number for each class leaves all classes alike, also after a part of the images went to
-    validation; a class that is rarer than the number has fewer present labels.
+    If labels were dropped at random, the number of present ones follows the frequency of the class, give or
+    take its square root. If a fixed number was kept for each class, all classes are alike, even after some of
+    the images went to validation; a class that is rarer than that number has fewer present labels.
     """
     middle = float(np.median(absent))
     root = np.sqrt(middle)  # what chance gives or takes

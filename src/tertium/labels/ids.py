@@ -1,4 +1,4 @@
-"""Image ids: spellings of one path made one, and millions of ids told apart quickly."""
+"""Image ids: different spellings of one path become one id, and millions of ids are compared quickly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def joined_rows(
 
 
 def surely_distinct(ids: pa.StringArray) -> bool:
-    """Whether all ids have different hashes: then they differ; otherwise nothing is said.
+    """Whether all ids have different hashes: then they differ; otherwise they may or may not.
 
     Sorting numbers is several times as quick as a hash table of millions of texts.
     """

@@ -98,7 +98,7 @@ class Labels:
     ) -> tuple[Labels, int, int]:
         """Build from (row, column, ±1) triples in any order, by a rule for contradictions.
 
-        Returns the labels, how many triples were given before, and how many cells were contradicted.
+        Returns the labels, how many triples were duplicates, and how many cells were contradicted.
 
         >>> Labels.merged([0, 0, 0], [0, 0, 0], [1, 1, -1], classes=["cat"], images=["a"],
         ...               contradictions="absent")
@@ -186,7 +186,7 @@ class Labels:
 
     @classmethod
     def unknown(cls, images: Iterable[str], classes: Sequence[str]) -> Labels:
-        """Build labels of which nothing is known."""
+        """Build labels with nothing known."""
         return cls.from_entries([], [], [], classes=classes, images=images)
 
     # ---- looking at them ---------------------------------------------------------------------------------

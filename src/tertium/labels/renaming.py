@@ -32,7 +32,7 @@ class Renaming:
 
 
 def read_renaming(path: str | Path) -> Renaming:
-    """Read a CSV file with the columns ``from,to`` and maybe ``file``, which limits a line to one file."""
+    """Read a CSV file with the columns ``from,to`` and optionally ``file``: the only file a line is for."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:

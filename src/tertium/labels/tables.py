@@ -1,4 +1,4 @@
-"""Delimited text of any size, read block by block: what it says as numbers, without holding the text."""
+"""Delimited text of any size, read block by block into numbers, without holding the text in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures over known labels only; a class that cannot be scored is listed, never counted as 0."""
+"""Metrics over known labels only; a class that cannot be scored is listed, never counted as 0."""
 
 from tertium.metrics.evaluation import (
     Evaluation,

@@ -1,7 +1,7 @@
-"""Metrics: how good scores are on the labels that are known; what nobody looked at never counts.
+"""Metrics: how well scores agree with the known labels; unknown labels never count.
 
 Scores are floats [N, C], also memory-mapped; labels `Labels` or int8 [N, C]; NaN where known is an error.
-Scores that do not fit into memory come block by block: `ranking.KnownScores` keeps what counts.
+Scores that do not fit into memory come block by block: `ranking.KnownScores` keeps those of known labels.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def evaluate_known(
     thresholds: npt.ArrayLike | None = None,
     annotations: Counts | None = None,
 ) -> Evaluation:
-    """Do what `evaluate` does, with known entries that have been read, or kept block by block.
+    """Do what `evaluate` does, with known entries that were already read, or collected block by block.
 
     >>> import tempfile
     >>> from tertium.labels import Labels

@@ -1,4 +1,4 @@
-"""Scores of labels, entry by entry: what a run keeps of its validation images for whoever judges it."""
+"""Scores of labels, entry by entry: what a run keeps of its validation images for the report."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Annotation files as others publish them: one module for each format, each with its reading of "unknown"."""
+"""Readers of published annotation formats: one module for each, which states what "unknown" means in it."""

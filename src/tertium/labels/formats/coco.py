@@ -76,8 +76,8 @@ def read(
 
     Every image that the file lists is fully annotated: a category with an annotation is **present**, every
     other is **absent**, also in an image without any annotation. A crowd (``iscrowd`` 1: a region with many
-    objects, not outlined one by one) makes its category present too; with ``crowd`` "unknown" a category of
-    which there is nothing but crowds is **unknown**, and otherwise nothing is.
+    objects, not outlined one by one) makes its category present too; with ``crowd`` "unknown", a category
+    that only has crowds is **unknown**. Nothing else is.
 
     An image's id is its ``file_name`` (so `--images` is the folder of the images), or its ``id`` as text.
     """
@@ -114,8 +114,8 @@ def read_panoptic(
     annotated: everything is **unknown** in it.
 
     A category that has its supercategory's name (person) is right below things. With ``groups`` the
-    supercategories, things and stuff are classes too, as the tree's inner nodes must be where a tree is used:
-    present if a category below is, absent if all below are, otherwise unknown.
+    supercategories, things and stuff are classes too, as is needed to use the tree: present if a category
+    below is, absent if all below are, otherwise unknown.
 
     An image's id is its ``file_name`` (the photograph's, not the segmentation's), or its ``id`` as text.
     """

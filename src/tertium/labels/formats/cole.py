@@ -26,7 +26,7 @@ def read(folder: str | Path, *, which: Which = "observed", classes: Sequence[str
     ``which`` "observed" takes the training labels from _labels_obs.npy: 1 is **present**, -1 **absent** and
     0 **unknown** (generate_observed_labels.py writes them so). "full" takes them from _labels.npy: 1 is
     present, 0 absent and nothing is unknown. The part "val" is always read from the full labels, and is
-    the split "test": the authors score on it, and choose on images that they take from "train".
+    the split "test": the authors test on it, and validate on images taken from "train".
 
     The arrays have no names of classes: ``classes`` gives them in the order of the columns, else they are
     numbered from 0. An image's id is its name in _images.npy.

@@ -35,8 +35,8 @@ def read(
 
     An attribute is **present** where is_present is 1 and **absent** where it is 0, if the annotator was at
     least as certain as ``certainty`` ("not-visible" < "guessing" < "probably" < "definitely"); else it is
-    **unknown**. By default only "not-visible" is unknown: who could not see the part wrote is_present 0,
-    which says nothing about the bird. An image without a line for an attribute does not know it either.
+    **unknown**. By default only "not-visible" is unknown: annotators who could not see the part wrote
+    is_present 0, which says nothing about the bird. An attribute without a line is unknown too.
 
     ``species`` adds the 200 species of image_class_labels.txt as classes; a bird has one, so the others are
     absent. An image's id is its path below ``images/``; train_test_split.txt gives the splits.

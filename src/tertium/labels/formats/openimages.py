@@ -49,12 +49,12 @@ def read(
     contradictions: Rule = "error",
     progress: Progress | None = None,
 ) -> Reading:
-    """Read image-label and box files of Open Images, told apart by their columns.
+    """Read image-label and box files of Open Images, recognised by their columns.
 
     An image label with confidence 1 is present, with confidence 0 absent: a person verified it. A box makes
-    its class present; without ``groups`` or ``depictions``, a class of which there are only such boxes stays
-    unknown, as does everything that no file mentions, since nobody was asked about it. Rows of a machine, by
-    their source or by a confidence between 0 and 1, are refused, or dropped.
+    its class present; without ``groups`` or ``depictions``, a class that only has such boxes stays unknown,
+    as does everything that no file mentions, since nobody was asked about it. Machine-generated rows,
+    recognised by their source or by a confidence between 0 and 1, are refused, or dropped.
 
     ``splits`` names the split of each file; otherwise the file's name says train, validation (which becomes
     ``val``) or test. An image's id is its ImageID with ``suffix``, the name of the published image file.

@@ -48,8 +48,8 @@ def read(
     label that stands in no list is unknown. ``contradictions`` says what a label is on which lists disagree.
 
     ImageSets/Main/{train,val,test}.txt say which images there are, and are the splits; without them, every
-    annotation file is an image. (VOC2012 has further annotation files, of tasks that did not mark every
-    class.) A split of which no annotation file is there is unpublished: all is unknown in it.
+    annotation file is an image. (VOC2012 has further annotation files, for tasks in which not every class was
+    marked.) If a split has no annotation files at all, it is unpublished: all its labels are unknown.
 
     An image's id is its file name in JPEGImages, or its name in the lists with ".jpg".
     """
