@@ -18,6 +18,7 @@ import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,7 +26,10 @@ import numpy.typing as npt
 
 from tertium.errors import InputError, did_you_mean
 from tertium.labels import Labels
+from tertium.labels.opening import Source, open_labels
+from tertium.labels.readers import Unlisted, write_labels
 from tertium.labels.tree import LabelTree
+from tertium.progress import Progress
 
 Mask = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
@@ -491,3 +495,45 @@ def _mix(x: Hashes) -> Hashes:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Labels of which some are hidden, and how many are still known."""
+
+    labels: Labels
+    scheme: Scheme
+    kept: int  # known labels of the images that the scheme concerned …
+    known: int  # … and how many there were
+
+
+def simulate(
+    labels: Source,
+    scheme: str | Scheme,
+    *,
+    seed: int = 0,
+    only: str | None = None,
+    tree: LabelTree | str | Path | None = None,
+    unlisted: Unlisted = "unknown",
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Simulated:
+    """Hide labels as an annotation process would; write the rest to ``out`` if it is given.
+
+    ``only`` hides labels in this split and keeps the others. ``tree`` is for the scheme ``hierarchy``.
+
+    >>> full = Labels.from_dense([[1, -1], [1, 1]])
+    >>> simulate(full, "positives:1").labels.dense()
+    array([[1, 0],
+           [1, 1]], dtype=int8)
+    """
+    found = LabelTree.read(tree) if isinstance(tree, str | Path) else tree
+    chosen = parse(scheme, found) if isinstance(scheme, str) else scheme
+    full = open_labels(labels, unlisted=unlisted, progress=progress)
+    rows = np.arange(len(full)) if only is None else full.rows_in(only)
+    part = full if only is None else full[rows]
+    hidden = chosen.apply(part, seed)
+    partial = hidden if only is None else full.with_rows(rows, hidden)
+    if out is not None:
+        write_labels(partial, out)
+    return Simulated(partial, chosen, hidden.known, part.known)

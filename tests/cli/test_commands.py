@@ -115,7 +115,7 @@ def test_help_says_what_values_are_and_which_are_needed(tertium, monkeypatch):
     for name in ("train", "evaluate", "compare", "report", "review"):
         assert ".jsonl" in helps[name]
     assert "report.html" in helps["compare"]
-    assert re.search(r"--images +NUMBER \[x>=2\] +How many images", helps["compare"])
+    assert re.search(r"--sample +NUMBER \[x>=2\] +Train on so many images", helps["compare"])
     assert re.search(r"--precision +NUMBER +Above 0, below 1", helps["complete"])
     assert re.search(r"--to +onnx\|safetensors ", helps["export"])
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tertium.errors import InputError
 from tertium.labels.closure import ancestors, close
 from tertium.labels.labels import ContradictionError, Labels
-from tertium.labels.merging import Part, merge, rename
+from tertium.labels.merging import Part, _with_new_names, join
 from tertium.labels.renaming import read_renaming
 from tertium.labels.tree import LabelTree
 
@@ -50,9 +50,9 @@ def test_merging_is_what_a_dictionary_would_do(parts, rule):
     named = [Part(f"{number}.csv", labels) for number, labels in enumerate(parts)]
     if rule == "error" and clashes:
         with pytest.raises(InputError, match=r"listed both .* \(with it in \d\.csv, without it in \d\.csv\)"):
-            merge(named)
+            join(named)
         return
-    merged = merge(named, contradictions=rule)
+    merged = join(named, contradictions=rule)
     value = {"absent": -1, "present": 1, "unknown": 0, "error": 0}[rule]
     expected = {cell: value if cell in clashes else min(values) for cell, values in heard.items()}
     assert said(merged.labels) == {cell: value for cell, value in expected.items() if value}
@@ -72,17 +72,17 @@ def test_splits_are_kept_and_must_agree():
     one = with_splits(Labels.from_dense([[1], [1]], classes=["cat"], images=["a", "b"]), ["train", "test"])
     two = with_splits(Labels.from_dense([[1], [1]], classes=["dog"], images=["b", "c"]), ["test", "val"])
     plain = Labels.from_dense([[1]], classes=["dog"], images=["z"])
-    merged = merge([Part("1", one), Part("2", two), Part("3", plain)]).labels
+    merged = join([Part("1", one), Part("2", two), Part("3", plain)]).labels
     assert merged.splits.to_pylist() == ["train", "test", "val", None]
     wrong = with_splits(Labels.from_dense([[1]], classes=["dog"], images=["a"]), ["test"])
     with pytest.raises(InputError, match='wrong: image "a" is in split test, elsewhere in train'):
-        merge([Part("right", one), Part("wrong", wrong)])
+        join([Part("right", one), Part("wrong", wrong)])
 
 
 def test_a_file_that_lists_everything_says_nothing_about_other_classes():
     cats = Labels.from_dense([[1], [0]], classes=["cat"], images=["a", "b"]).unlisted_absent()
     dogs = Labels.from_dense([[1]], classes=["dog"], images=["b"])
-    merged = merge([Part("cats", cats), Part("dogs", dogs)]).labels
+    merged = join([Part("cats", cats), Part("dogs", dogs)]).labels
     assert said(merged) == {("a", "cat"): 1, ("b", "cat"): -1, ("b", "dog"): 1}
 
 
@@ -92,7 +92,7 @@ def test_renaming(tmp_path):
     one = Labels.from_dense([[1, 1]], classes=["kitten", "hound"], images=["a"])
     matrix = [[1, -1], [-1, -1], [-1, 0], [0, 1]]
     two = Labels.from_dense(matrix, classes=["hound", "pup"], images=["p", "q", "r", "s"])
-    parts = rename([Part("x/one.csv", one), Part("x/two.csv", two)], read_renaming(path))
+    parts = _with_new_names([Part("x/one.csv", one), Part("x/two.csv", two)], read_renaming(path))
     assert parts[0].labels.classes == ("cat", "hound")
     assert parts[1].labels.classes == ("dog",)
     # Any present makes the union present; it is absent only if both are.
@@ -116,7 +116,7 @@ def test_bad_renaming(tmp_path, text, message):
     path.write_text(text)
     part = Part("one.csv", Labels.from_dense([[1]], classes=["kitten"]))
     with pytest.raises(InputError, match=message) as raised:
-        rename([part], read_renaming(path))
+        _with_new_names([part], read_renaming(path))
     assert str(path) in str(raised.value)
 
 

@@ -23,7 +23,6 @@ from sklearn.metrics import average_precision_score
 
 from tertium.annotation.record import Annotation
 from tertium.cli.demo import run_demo
-from tertium.cli.prior import _draw as draw_prior
 from tertium.comparing import Comparison, Entry
 from tertium.comparing.table import about
 from tertium.data.scenes import render
@@ -39,6 +38,7 @@ from tertium.prediction.trained import Trained
 from tertium.reporting import Given, write_comparison, write_report
 from tertium.reporting.comparison import _fill, _range
 from tertium.reporting.figures import _frequencies, _intervals, _scores, _styles, _titles
+from tertium.reporting.prior import draw_prior
 from tertium.reporting.quality import interval
 from tertium.reporting.runs import SHOWN, read_runs, some
 from tertium.reporting.svg import COLOURS, drawing

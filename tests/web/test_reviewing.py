@@ -22,16 +22,17 @@ from tertium.data.pictures import ArrayPictures, FolderPictures
 from tertium.errors import InputError
 from tertium.labelling import suggesting
 from tertium.labels import Labels
-from tertium.labels.merging import Part, merge
+from tertium.labels.merging import Part, join
 from tertium.labels.readers import read_labels, write_labels
 from tertium.models.classifier import Classifier, pretrained
 from tertium.prediction.trained import Trained
 from tertium.web.reviewing.access import Access
 from tertium.web.reviewing.answers import Answer, Answers, Question, Standing
-from tertium.web.reviewing.app import listen, make_app
+from tertium.web.reviewing.app import make_app
 from tertium.web.reviewing.desk import LEASE, Desk, Person, StaleError, find_round
 from tertium.web.reviewing.results import contradictions, export, folded, given_values
 from tertium.web.reviewing.views import Views, heated
+from tertium.web.sockets import listen
 
 EVIL = "<img src=x onerror=alert(1)>"
 CLASSES = ["cat", "dog", "fox", EVIL]
@@ -289,7 +290,7 @@ def test_exported_answers_are_read_and_merged(told, labels, tmp_path, suffix):
     assert found.images.to_pylist() == ["4.jpg", "5.jpg", "6.jpg"]
     assert found.classes == ("cat", "fox")
     assert found.dense().tolist() == [[1, 0], [-1, 0], [0, 1]]
-    merged = merge([Part("labels", labels), Part("answers", found)]).labels
+    merged = join([Part("labels", labels), Part("answers", found)]).labels
     expected = labels.dense()
     expected[4, 0], expected[5, 0], expected[6, 2] = 1, -1, 1
     np.testing.assert_array_equal(merged.with_classes(CLASSES).dense(merged.rows_of(labels.images)), expected)
@@ -319,7 +320,7 @@ def test_splits_go_with_the_answers(told, tmp_path):
     found = read_labels(tmp_path / "answers.parquet")
     assert found.part("train").images.to_pylist() == ["4.jpg"]
     assert found.part("val").images.to_pylist() == ["5.jpg"]  # 6.jpg is in no split that is known
-    merge([Part("labels", given_labels), Part("answers", found)])
+    join([Part("labels", given_labels), Part("answers", found)])
 
 
 def test_nothing_to_export(answers, labels, tmp_path):
@@ -554,7 +555,7 @@ def test_the_command_exports(world, tmp_path, tertium):
         ),
         ("answers {run} --labels {labels} --out out.csv", "no such file of answers"),
         ("review {run} --labels {labels} --features {x} --name  --port 0", "must be a text of 1 to 80"),
-        ("review {run} --labels {labels} --features {x} --host nowhere.invalid", "cannot listen at nowhere"),
+        ("review {run} --labels {labels} --features {x} --host nowhere.invalid", "cannot listen on nowhere"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, words, message, tertium):
@@ -569,7 +570,7 @@ def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, words, mess
 def test_a_port_that_is_taken_and_a_missing_extra(world, tertium, monkeypatch):
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"cannot listen at 127.0.0.1, port {port}: .*choose another"):
+        with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1 port {port} .*choose another"):
             listen("127.0.0.1", port)
     monkeypatch.setitem(sys.modules, "starlette.datastructures", None)
     for name in ("access", "app"):
@@ -781,8 +782,13 @@ def test_requests_that_are_no_json_or_too_long(client):
         reply = client.post("/api/next", content=content)
         assert reply.status_code == 400
         assert reply.json()["error"].startswith("the request is not")
-    reply = client.post("/api/next", json=body(more="x" * 70_000))
-    assert reply.json()["error"] == "a request has at most 65,536 bytes, and says how many"
+    for word in ("\\ud800", "\\udfff x"):  # half of a character, which nothing can store or send back
+        text = json.dumps(body(answers=[{"number": 0, "said": "WORD"}])).replace("WORD", word)
+        reply = client.post("/api/answer", content=text)
+        assert (reply.status_code, "not a JSON object of characters" in reply.json()["error"]) == (400, True)
+    for sent in ({"json": body(more="x" * 70_000)}, {"content": iter([b"x" * 70_000])}):
+        reply = client.post("/api/next", **sent)
+        assert (reply.status_code, reply.json()["error"]) == (413, "the body is larger than 65,536 bytes")
     assert client.get("/api/answer").status_code == 405
 
 

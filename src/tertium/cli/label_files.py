@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tertium.cli.convert import Contradictions, Out, Rule
-from tertium.cli.shared import SplitName, Unlisted, UnlistedChoice, console, read, say, summary_of
+from tertium.cli.shared import (
+    MissingWords,
+    Separator,
+    SplitName,
+    Unlisted,
+    UnlistedChoice,
+    console,
+    label_file,
+    read,
+    reads_labels,
+    say,
+    summary_of,
+    watching,
+)
 
-if TYPE_CHECKING:
-    from tertium.labels.tree import LabelTree
 
-
+@reads_labels
 def describe(
     labels: Annotated[Path, typer.Argument(metavar="LABELS", help="Label file.")],
     unlisted: UnlistedChoice = Unlisted.unknown,
@@ -38,6 +49,7 @@ def describe(
         show_description(console(), about)
 
 
+@reads_labels
 def simulate(
     labels: Annotated[Path, typer.Argument(metavar="LABELS", help="Label file, best with full labels.")],
     scheme: Annotated[str, typer.Option(help="For example random:0.1; see the list above.")],
@@ -62,23 +74,22 @@ def simulate(
 
       tertium simulate labels.csv --unlisted absent --scheme per_image:1,all --out partial.parquet
     """
-    from tertium.labels.readers import write_labels
-    from tertium.schemes import parse
+    from tertium.schemes import simulate as hide
 
-    chosen = parse(scheme, None if tree is None else _tree(tree))
-    full = read(labels, unlisted, None)
-    if only is None:
-        part = full
-        partial = hidden = chosen.apply(full, seed)
-    else:
-        rows = full.rows_in(only)
-        part = full[rows]
-        hidden = chosen.apply(part, seed)
-        partial = full.with_rows(rows, hidden)
-    write_labels(partial, out)
+    with watching() as progress:
+        done = hide(
+            labels,
+            scheme,
+            seed=seed,
+            only=only,
+            tree=tree,
+            unlisted=unlisted.value,
+            out=out,
+            progress=progress,
+        )
     where = "" if only is None else f" of the {only} part"
-    share = hidden.known / max(part.known, 1)
-    say(f"{chosen}: kept {hidden.known:,} of {part.known:,} known labels{where} ({share:.1%}) → {out}")
+    share = done.kept / max(done.known, 1)
+    say(f"{done.scheme}: kept {done.kept:,} of {done.known:,} known labels{where} ({share:.1%}) → {out}")
 
 
 def merge(
@@ -95,6 +106,8 @@ def merge(
         Path | None, typer.Option(help="Label tree: present goes up, absent goes down; .csv or .json.")
     ] = None,
     contradictions: Rule = Contradictions.error,
+    separator: Separator = None,
+    missing: MissingWords = None,
 ) -> None:
     """Make one label file of several that share images or classes.
 
@@ -105,41 +118,24 @@ def merge(
 
       tertium merge cats.csv dogs.csv --unlisted absent --unlisted unknown --out both.parquet
     """
-    from tertium.errors import InputError
-    from tertium.labels.closure import close as closed
-    from tertium.labels.labels import ContradictionError
-    from tertium.labels.merging import Part
     from tertium.labels.merging import merge as merge_labels
-    from tertium.labels.merging import rename as rename_classes
-    from tertium.labels.readers import write_labels
-    from tertium.labels.renaming import read_renaming
 
-    choices = unlisted or [Unlisted.unknown]
-    if len(choices) not in (1, len(files)):
-        raise InputError(f"--unlisted was given {len(choices)} times for {len(files)} files; once for each")
-    if len(files) < 2:
-        raise InputError("give at least two label files to merge")
-    each = choices * len(files) if len(choices) == 1 else choices
-    parts = [Part(str(file), read(file, choice, None)) for file, choice in zip(files, each, strict=True)]
-    if rename is not None:
-        parts = rename_classes(parts, read_renaming(rename))
-    merged = merge_labels(parts, contradictions=contradictions.value)
-    labels, clashes = merged.labels, merged.contradicted
-    if close is not None:
-        try:
-            labels, more = closed(labels, _tree(close), contradictions=contradictions.value)
-        except ContradictionError as error:
-            raise InputError(f"by {close}, {error}; say which holds with --contradictions") from None
-        clashes += more
-    write_labels(labels, out)
-    say(f"{summary_of(labels)} → {out}")
+    each: list[Literal["unknown", "absent"]] = [choice.value for choice in unlisted or [Unlisted.unknown]]
+    with watching() as progress:
+        merged = merge_labels(
+            [label_file(file, separator, missing) for file in files],
+            unlisted=each * len(files) if len(each) == 1 else each,
+            rename=rename,
+            close=close,
+            contradictions=contradictions.value,
+            out=out,
+            progress=progress,
+        )
+    say(f"{summary_of(merged.labels)} → {out}")
     if merged.duplicates:
         say(f"Note: {merged.duplicates:,} labels stand in several files; each counts once.")
-    if clashes:
-        say(f"Note: {clashes:,} labels were both present and absent; taken as {contradictions.value}.")
-
-
-def _tree(path: Path) -> LabelTree:
-    from tertium.labels.tree import LabelTree
-
-    return LabelTree.from_json(path) if path.suffix == ".json" else LabelTree.from_csv(path)
+    if merged.contradicted:
+        say(
+            f"Note: {merged.contradicted:,} labels were both present and absent; "
+            f"taken as {contradictions.value}."
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from tertium.cli.shared import (
     Unlisted,
     UnlistedChoice,
     console,
-    read,
+    reads_labels,
     say,
     watching,
 )
@@ -35,6 +35,7 @@ class Estimator(enum.StrEnum):
     ignore = "ignore"
 
 
+@reads_labels
 def prior(
     labels: LabelsFile,
     out: Annotated[Path, typer.Option(help="Where the frequencies go: .csv or .parquet.")],
@@ -60,29 +61,29 @@ def prior(
     Models that have not seen an image score it; which labels are known at which scores tells how much of what
     is present was annotated (docs/auto.md). The columns low and high are a 95 % interval.
     """
-    from tertium.prediction.files import check_path, write_columns
-    from tertium.training.train import class_frequencies
+    from tertium.labels.readers import read_classes
+    from tertium.reporting.prior import prior as estimate
 
-    check_path(out)
     with watching() as progress:
-        used, found = class_frequencies(
-            read(labels, unlisted, classes),
+        done = estimate(
+            labels,
             images,
             features=features,
+            out=out,
+            plot=plot,
             estimator=estimator.value,
             labels_per_image=labels_per_image,
+            unlisted=unlisted.value,
+            classes=None if classes is None else read_classes(classes),
             progress=progress,
         )
-    columns = _columns(used, found)
-    write_columns(out, columns)
-    _show(used, found, columns)
-    say(f"All {len(used.classes):,} classes: {out}")
+    _show(done.labels, done.frequencies, done.columns())
+    say(f"All {len(done.labels.classes):,} classes: {out}")
     if plot is not None:
-        _draw(plot, columns)
         say(f"Figure: {plot}")
 
 
-def _show(labels: Labels, found: Frequencies, columns: dict[str, list[str] | list[float]]) -> None:
+def _show(labels: Labels, found: Frequencies, columns: dict[str, list[Any]]) -> None:
     """Print the classes or the most frequent ones, how many labels an image has, and how sure that is."""
     from tertium.cli.terminal import table
 
@@ -112,33 +113,3 @@ def _doubt(labels: Labels, found: Frequencies) -> str:
     if few > 0:
         told += f": {min(seen / few, 1):.0%} or {min(seen / many, 1):.0%} of what is present would be known"
     return f"{told}."
-
-
-def _columns(labels: Labels, found: Frequencies) -> dict[str, list[str] | list[float]]:
-    observed = labels.class_counts[0] / len(labels)
-    return {
-        "class": list(labels.classes),
-        "prior": found.rate.tolist(),
-        "low": found.low.tolist(),
-        "high": found.high.tolist(),
-        "observed": observed.tolist(),
-        "present_known": found.present.tolist(),
-        "absent_known": found.absent.tolist(),
-    }
-
-
-def _draw(path: Path, columns: dict[str, list[str] | list[float]]) -> None:
-    """Draw what is observed and what is estimated, from the most to the least frequent class."""
-    import numpy as np
-
-    from tertium.files import replacing
-    from tertium.reporting.svg import Shares, drawing
-
-    rate = np.array(columns["prior"])
-    order = np.argsort(-rate, kind="stable")
-    low, high, observed = (np.array(columns[name])[order] for name in ("low", "high", "observed"))
-    shares = Shares(observed, (rate[order], low, high))
-    names = [str(columns["class"][place]) for place in order]
-    with drawing(), replacing(path) as temporary:
-        about = "How frequent each class is", names, "class, by estimated frequency"
-        shares.drawn(*about, shares.values).savefig(temporary, format="svg")

@@ -1,4 +1,4 @@
-"""Several label files over overlapping images and classes, made one."""
+"""Several label files, whose images and classes may overlap, merged into one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tertium.errors import InputError, did_you_mean
+from tertium.labels.closure import close as closed
 from tertium.labels.labels import ContradictionError, Labels, Rule
-from tertium.labels.renaming import Renaming
+from tertium.labels.opening import Source, open_labels, place_of
+from tertium.labels.readers import Unlisted, write_labels
+from tertium.labels.renaming import Renaming, read_renaming
+from tertium.labels.tree import LabelTree
+from tertium.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -26,22 +31,62 @@ class Part:
 
 @dataclass(frozen=True)
 class Merged:
-    """What several files say together."""
+    """The merged labels of several files."""
 
     labels: Labels
     duplicates: int  # labels that several files give
     contradicted: int  # labels that files give differently
 
 
-def merge(parts: Sequence[Part], *, contradictions: Rule = "error") -> Merged:
+def merge(
+    files: Sequence[Source],
+    *,
+    unlisted: Unlisted | Sequence[Unlisted] = "unknown",
+    rename: str | Path | None = None,
+    close: LabelTree | str | Path | None = None,
+    contradictions: Rule = "error",
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Merged:
+    """Make one set of labels of several that share images or classes; write it to ``out`` if it is given.
+
+    ``unlisted`` says what a file does not list, for its own classes and images: once for all files, or for
+    each. ``rename`` is a CSV file from,to or file,from,to with new names of classes. ``close`` completes the
+    labels along a tree: present goes up, absent goes down.
+    """
+    if len(files) < 2:
+        raise InputError("give at least two label files to merge")
+    choices = [unlisted] * len(files) if isinstance(unlisted, str) else list(unlisted)
+    if len(choices) != len(files):
+        raise InputError(f"unlisted was given {len(choices)} times for {len(files)} files; once for each")
+    parts = [
+        Part(place_of(file) or f"labels {number}", open_labels(file, unlisted=choice, progress=progress))
+        for number, (file, choice) in enumerate(zip(files, choices, strict=True), start=1)
+    ]
+    if rename is not None:
+        parts = _with_new_names(parts, read_renaming(rename))
+    merged = join(parts, contradictions=contradictions)
+    if close is not None:
+        tree = close if isinstance(close, LabelTree) else LabelTree.read(close)
+        try:
+            labels, more = closed(merged.labels, tree, contradictions=contradictions)
+        except ContradictionError as error:
+            raise InputError(f"by {close}, {error}; say which holds with --contradictions") from None
+        merged = Merged(labels, merged.duplicates, merged.contradicted + more)
+    if out is not None:
+        write_labels(merged.labels, out)
+    return merged
+
+
+def join(parts: Sequence[Part], *, contradictions: Rule = "error") -> Merged:
     """Return one set of labels over all images and classes, each matched by name.
 
-    A class that a file does not have stays unknown in its images, unless another file knows better. Splits
-    are kept; an image that two files put in different splits is an error.
+    A class that a file does not have stays unknown in its images, unless another file has labels for it.
+    Splits are kept; an image that two files put in different splits is an error.
 
     >>> cats = Labels.from_dense([[1], [-1]], classes=["cat"], images=["a", "b"])
     >>> dogs = Labels.from_dense([[1]], classes=["dog"], images=["b"])
-    >>> merge([Part("cats", cats), Part("dogs", dogs)]).labels.dense()
+    >>> join([Part("cats", cats), Part("dogs", dogs)]).labels.dense()
     array([[ 1,  0],
            [-1,  1]], dtype=int8)
     """
@@ -71,7 +116,7 @@ def merge(parts: Sequence[Part], *, contradictions: Rule = "error") -> Merged:
 
 
 def _who(parts: Sequence[Part], error: ContradictionError) -> str:
-    """Name the files behind a contradiction."""
+    """Return the names of the files that contradict each other."""
     said: dict[int, str] = {}
     for part in parts:
         if error.label in part.labels.classes:
@@ -103,7 +148,7 @@ def _splits(
 # ---- renaming ----------------------------------------------------------------------------------------------
 
 
-def rename(parts: Sequence[Part], renaming: Renaming) -> list[Part]:
+def _with_new_names(parts: Sequence[Part], renaming: Renaming) -> list[Part]:
     """Return the parts with new names of classes; a name that no class has is an error.
 
     Classes of a file that get the same name become one: present where one of them is, absent where all are.

@@ -40,6 +40,11 @@ class LabelTree:
         object.__setattr__(self, "parents", MappingProxyType(dict(sorted(checked.items()))))
 
     @classmethod
+    def read(cls, path: str | Path) -> LabelTree:
+        """Read a tree from a JSON or CSV file, by its ending."""
+        return cls.from_json(path) if Path(path).suffix == ".json" else cls.from_csv(path)
+
+    @classmethod
     def from_csv(cls, path: str | Path) -> LabelTree:
         """Read a CSV file with the columns ``parent,child``, one pair a line."""
         return cls(_collect(_csv_edges(path, _read(path))))

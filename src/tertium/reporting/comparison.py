@@ -26,7 +26,7 @@ from tertium.comparing import (
 from tertium.comparing import compare as run_cells
 from tertium.config import SCHEMES
 from tertium.files import read_json, replacing
-from tertium.labels.readers import Unlisted
+from tertium.labels.readers import LabelFile, Unlisted
 from tertium.progress import Progress
 from tertium.reporting.page import template, write_together
 from tertium.reporting.svg import COLOURS, INK, drawing, inline, panel
@@ -49,7 +49,7 @@ class Compared:
 
 
 def compare(
-    labels: str | Path,
+    labels: LabelFile | str | Path,
     features: str | Path,
     *,
     out: str | Path,
@@ -80,7 +80,9 @@ def compare(
     rows = rows_from(methods)
     out.mkdir(parents=True, exist_ok=True)
     found = run_cells(
-        Work(str(labels), str(features), unlisted, tests, sample),
+        Work(
+            labels if isinstance(labels, LabelFile) else str(labels), str(features), unlisted, tests, sample
+        ),
         out,
         rows=rows,
         columns=columns,

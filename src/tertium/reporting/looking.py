@@ -18,7 +18,7 @@ from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.labelling.completion import Prepared
 from tertium.labels import Labels
-from tertium.labels.splits import TRAIN
+from tertium.labels.split_names import TRAIN, part_called
 from tertium.metrics.scored import Scored
 from tertium.prediction.explaining import activation_maps, overlaid
 from tertium.prediction.trained import Trained
@@ -98,7 +98,7 @@ def _caveat(folder: RunFolder, given: Given) -> str:
     data = folder.data()
     used = set(data.validation) & set(given.part.images.to_pylist())
     same = data.labels is not None and Path(data.labels).resolve() == Path(given.name).resolve()
-    if given.split == TRAIN and same:
+    if given.split is not None and part_called(given.split) == TRAIN and same:
         return f"{given.where}, on which the run was trained"
     return f"{given.where}, of which {len(used):,} images chose the epoch" if used else given.where
 

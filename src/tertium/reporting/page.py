@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.files import replacing
-from tertium.labels.opening import Source, open_labels
+from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.progress import Progress
 from tertium.reporting import tables
@@ -106,8 +106,9 @@ def report(
     folders = [RunFolder.open(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     given = None
     if labels is not None:
-        name = str(labels) if isinstance(labels, str | Path) else "the given labels"
-        given = Given(open_labels(labels, unlisted=unlisted), name, images, features, split)
+        name = place_of(labels) or "the given labels"
+        opened = open_labels(labels, unlisted=unlisted, progress=progress)
+        given = Given(opened, name, images, features, split)
     return write_report(out, folders, title=title, command=command, given=given, progress=progress)
 
 
