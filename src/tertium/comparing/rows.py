@@ -151,7 +151,7 @@ def apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
 def resolved(method: str, values: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return all settings of a training run, with every parameter of its method written out.
 
-    Two ways to say the same give the same result, and a default that has changed does not.
+    Two ways to write the same settings give the same result; a changed default gives another.
     """
     kind = methods.find(method)
     settings = settings_from({**values, "method": kind.name, "seed": seed}, methods.parameters_of(kind))

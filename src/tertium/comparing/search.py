@@ -1,4 +1,4 @@
-"""Where hyper-parameters are sought, and what each trial tries.
+"""The ranges in which hyper-parameters are searched, and what each trial tries.
 
 The ranges lie around what the papers chose, wide enough for other data. No result was looked at to set them.
 """

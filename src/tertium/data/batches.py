@@ -61,8 +61,8 @@ class Loader(Protocol):
 class Order:
     """Which rows make up which batch: a function of the seed, the epoch and the process alone.
 
-    Process ``rank`` of ``world`` keeps to the rows rank, rank + world, … and shuffles inside them. A batch of
-    ``batch_size`` rows is what all processes take in one step; each has the same number of steps.
+    Process ``rank`` of ``world`` has the rows rank, rank + world, … and shuffles within them. A batch of
+    ``batch_size`` rows is what all processes take together in one step; each has the same number of steps.
 
     >>> [Order(5, 4, rank=rank, world=2).rows(0) for rank in (0, 1)]
     [[array([0, 2]), array([4])], [array([1]), array([3])]]
@@ -96,7 +96,7 @@ class Order:
         return np.array_split(own, len(self))  # no process may run out of batches before the others
 
     def share(self, step: int) -> float:
-        """Return how much this process's batch counts: its rows by the mean over all processes."""
+        """Return the weight of this process's batch: its number of rows over the mean of all processes."""
         if self.world == 1:
             return 1.0
         owned = [len(range(rank, self.count, self.world)) for rank in range(self.world)]

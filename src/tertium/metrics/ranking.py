@@ -1,7 +1,7 @@
 """Ranking: the known entries of scores, class by class from the highest score downwards.
 
-`Known` reads scores that are at hand, also memory-mapped. Scores that do not fit into memory come block by
-block: `KnownScores` keeps what counts in a file. Both give each class as sorted keys.
+`Known` reads scores in memory, or memory-mapped. Scores that do not fit into memory come block by block:
+`KnownScores` keeps those of known labels in a file. Both give each class as sorted keys.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ class Known:
 class KnownScores:
     """The known entries of scores that come block by block, in files: memory does not grow with the images.
 
-    The rows may be divided into shares, one for each process: each adds the scores of its own, and when all
-    are closed whoever sees the folder evaluates. What comes out does not depend on the shares. Scores count
-    as float32. Classes are matched by name; those of the labels that have no score are left out.
+    The rows may be divided into shares, one for each process: each adds its own scores, and when all are
+    closed, any process that sees the folder can evaluate. The result does not depend on the shares. Scores
+    are taken as float32. Classes are matched by name; those of the labels that have no score are left out.
 
     >>> import tempfile
     >>> labels = Labels.from_dense([[1, -1], [-1, 0], [1, 1]], classes=["cat", "dog"])

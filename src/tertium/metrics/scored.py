@@ -28,7 +28,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOF
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What a model says of labels that are known; of a class known absent nowhere, also of unknown ones.
+    """A model's scores of known labels; in a class without known absences, of unknown labels too.
 
     >>> labels = Labels.from_dense([[1, 0], [-1, 1]], classes=["cat", "dog"])
     >>> scored = Scored.collect([np.array([[0.9, 0.2], [0.3, 0.6]])], labels, np.array([0.5, 0.5]))
@@ -39,7 +39,7 @@ class Scored:
     """
 
     classes: npt.NDArray[np.str_]  # [C]
-    thresholds: npt.NDArray[np.float64]  # [C] from which on the run calls a class present
+    thresholds: npt.NDArray[np.float64]  # [C] the thresholds of the run
     images: npt.NDArray[np.int64]  # [2] how many are looked at, and of how many
     row: npt.NDArray[np.int32]  # [E] counts those that are looked at
     column: npt.NDArray[np.int32]  # [E]
@@ -88,7 +88,8 @@ class Scored:
 
     @classmethod
     def of_run(cls, folder: str | Path) -> Scored | None:
-        """Read what a run has kept; None where it had no validation images, or is of an earlier version."""
+        """Read what a run has kept; None if it had no validation images, or was made by an earlier
+        version."""
         path = RunFolder(Path(folder)).validation_file
         if not path.is_file():
             return None
@@ -110,7 +111,7 @@ class Scored:
         return self._where(self.sign != 0)
 
     def against_the_rest(self) -> Scored:
-        """Return the classes known absent nowhere, every unknown label of theirs counted as absent."""
+        """Return the classes without known absences, with all their unknown labels counted as absent."""
         part = self._where(self.blind[self.column])
         return replace(part, sign=np.where(part.sign == 0, -1, part.sign).astype(np.int8))
 

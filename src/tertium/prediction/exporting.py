@@ -1,6 +1,6 @@
-"""Trained models as files for others: ONNX with all that a prediction needs, or weights for timm.
+"""Exporting trained models: ONNX with everything that prediction needs, or weights for timm.
 
-A file is kept only if it gives the numbers of the model that it was made from.
+A file is kept only if it reproduces the numbers of its model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Predictions, written batch by batch so that memory does not grow with the images; evaluations."""
+"""Predictions and evaluations as files, written batch by batch so that memory does not grow with the
+images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pointing game: whether a model looks at the object when it speaks of a class (Zhang 2018)."""
+"""The pointing game: whether a model looks at the object when it predicts a class (Zhang 2018)."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def pointing_game(
     """Play the pointing game on images of a folder, or on pixels [N, H, W, 3] in the order of the boxes.
 
     For each class with a box in an image, the middle of the highest place of its map is a hit if it is at
-    most ``tolerance`` pixels from one of the class's boxes, in the image of which the boxes file tells the
-    size: the images may be copies of another size. A class of which all boxes in an image are unsure
-    (difficult in VOC, crowds in COCO) does not count there; otherwise these boxes may be hit, too.
+    most ``tolerance`` pixels from one of the class's boxes, in pixels of the image size given in the boxes
+    file: the images may be copies of another size. If all boxes of a class in an image are unsure (difficult
+    in VOC, crowds in COCO), the class does not count there; otherwise a hit in these boxes counts too.
     """
     check_places(trained.model)
     game, notes = _arrange(trained, boxes, images)

@@ -34,7 +34,7 @@ class Model(Protocol):
 
     @property
     def thresholds(self) -> npt.NDArray[np.float64]:
-        """From which probability on each class [C] is called present."""
+        """The decision threshold of each class [C]."""
         ...
 
     def inputs(self, images: Images | None, features: Features | None, names: Sequence[str] | None) -> Inputs:
@@ -118,10 +118,10 @@ def judge(
     progress: Progress | None = None,
     beside: Path | None = None,
 ) -> Evaluation:
-    """Compare a model with what is known of the images; several processes share them.
+    """Evaluate a model on the known labels of the images; several processes share the work.
 
-    What counts is kept in files, so that memory does not grow with the images: in a folder ``beside`` some
-    output that all processes see, or in the system's place for such.
+    The scores of known labels are kept in files, so that memory does not grow with the images: in a folder
+    ``beside`` some output that all processes see, or in the system's folder for temporary files.
     """
     if beside is None and world() > 1:
         raise InputError("several processes that evaluate need a place that all of them see: give out")

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that hold all that a training run needs to go on as if it had not been stopped.
+"""Checkpoints: folders that hold all that a training run needs to continue as if it had not been stopped.
 
 A checkpoint appears under its name only when every byte of it is on disk. The last two are kept; one that is
 damaged is recognised by its checksums, and the one before is used.

@@ -1,4 +1,4 @@
-"""Which of two models is better, and which epoch is kept: without clean labels, and with few images."""
+"""Which of two models is better, and which epoch is kept, without clean labels and with few images."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ class Gain(NamedTuple):
 
 
 class Best:
-    """The weights of the epoch to keep; of the last one where nothing says which is better.
+    """The weights of the epoch to keep; those of the last one if nothing says which is better.
 
-    Few validation images tell epochs apart badly, so what is known beforehand counts. A head on frozen
-    features comes to memorise: a later epoch must be clearly better than the one kept. A whole network, its
-    weights averaged and its rate falling to nothing, settles only at the end: the latest epoch is kept that
-    is not clearly worse than the best. Clearly is by more than one standard error; of a score it is 0.
+    With few validation images, differences between epochs are mostly noise, so prior knowledge counts. A head
+    on frozen features memorises in the end: a later epoch must be clearly better than the one kept. A whole
+    network, whose weights are averaged and whose rate falls to zero, settles only at the end: the latest
+    epoch that is not clearly worse than the best is kept. "Clearly" means by more than one standard error,
+    which for a score is taken as 0.
     """
 
     def __init__(self, *, later: bool) -> None:
@@ -69,7 +70,7 @@ class Best:
         self._rival: Verdict | None = None  # the one kept; with ``later`` the highest so far
 
     def offer(self, epoch: int, verdict: Verdict, model: Classifier) -> None:
-        """Keep these weights if they are worth it."""
+        """Keep these weights if they are better by this rule."""
         gain = None if self._rival is None else verdict.gain(self._rival)
         if gain is None or (gain.mean >= -gain.error if self._later else gain.mean > gain.error):
             self.epoch, self.verdict = epoch, verdict

@@ -236,13 +236,13 @@ class Course:
 
 
 class Keeper:
-    """Where a fit may be kept and taken up again; this one does neither."""
+    """Saves the course of a fit and restores it; this one does neither."""
 
     def restore(self, course: Course) -> None:
         """Take up what was kept."""
 
     def offer(self, course: Course) -> None:
-        """Keep the course as it is now, if it is time to; called after each step and each epoch."""
+        """Write a checkpoint, if it is time to; called after each step and each epoch."""
 
 
 def fit(
@@ -263,12 +263,12 @@ def fit(
     keeper: Keeper | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
-    """Train ``model`` and return it as it was after its best epoch, as its method finishes it.
+    """Train ``model`` and return it as it was after its best epoch, finished by its method.
 
-    ``validate`` gives a verdict on a model after each epoch; where that has neither a judgement nor a score,
-    nothing is chosen and the last epoch counts. ``record`` gets each epoch's figures as they come.
-    ``state`` outlives a phase. The bias of a ``new`` head starts where the method says. ``memory`` looks on,
-    where the truth is known; nothing of it reaches the training.
+    ``validate`` gives a verdict on a model after each epoch; if it has neither a judgement nor a score,
+    nothing is chosen and the last epoch counts. ``record`` gets the figures of each epoch. ``state`` outlives
+    a phase. The bias of a ``new`` head starts where the method says. ``memory`` observes the training if the
+    truth is known; it does not influence it.
     """
     progress, keeper = progress or Progress(), keeper or Keeper()
     rng = torch.Generator(fabric.device).manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What a model learns at once and what it memorises later, told where the hidden labels are known.
+"""What a model learns first and what it memorises later, measured with the hidden labels.
 
 Kim et al. 2022 call every unknown label absent and ask what becomes of it. Three kinds of labels result:
 

@@ -1,4 +1,4 @@
-"""Keeping a fit while it runs: checkpoints when it is time, and at the first Ctrl-C or SIGTERM."""
+"""When checkpoints are written: every few minutes, and at the first Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stops:
 
     @contextmanager
     def heeded(self, note: Callable[[str], None]) -> Iterator[None]:
-        """Let the first signal wait for the end of a step; a second one strikes at once."""
+        """Let the first signal wait for the end of a step; a second one stops at once."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread may do this
             return
@@ -78,7 +78,7 @@ class CheckpointKeeper(Keeper):
             course.restore(self._start.figures["course"], self._start.shared(), self._start.own())
 
     def offer(self, course: Course) -> None:
-        """Write a checkpoint if it is time, or if the run shall stop."""
+        """Write a checkpoint if it is time, or if the run should stop."""
         if world() > 1 and course.step % _TOGETHER:
             return
         stop = any_of(bool(self._stops.number))
