@@ -214,6 +214,24 @@ def test_bad_json_lines(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        r'{"image": "\ud800", "present": ["a"]}',
+        r'{"image": "x", "present": ["a", "\udfff"]}',
+        r'{"image": "x", "present": ["a"], "split": "\ud83d"}',
+        r'{"image": "x", "label": "\ud800", "value": "present"}',
+        r'{"image": "x", "present": ["a"], "note": {"\ud800": [1]}}',
+    ],
+)
+def test_half_a_surrogate_pair_is_no_name(tmp_path, line):
+    path = write(tmp_path, f'{{"image": "a", "present": ["a"]}}\n{line}\n', "labels.jsonl")
+    with pytest.raises(InputError, match=r"labels\.jsonl: line 2 holds half of a surrogate pair"):
+        read_labels(path)
+    whole = write(tmp_path, r'{"image": "\ud83d\ude00", "present": ["a"]}', "whole.jsonl")
+    assert read_labels(whole).images.to_pylist() == ["\N{GRINNING FACE}"]
+
+
+@pytest.mark.parametrize(
     "name", ["long.csv", "compact.tsv", "lines.jsonl", "labels.csv.gz", "own.parquet", "own.arrow"]
 )
 def test_damaged_files_give_an_error_or_labels(tmp_path, name):
