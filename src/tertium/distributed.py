@@ -1,4 +1,4 @@
-"""Tensors and rows that several processes share; with one process, nothing happens.
+"""Tensors and rows that several processes share; a no-op with one process.
 
 Process r of w owns the rows r, r + w, r + 2w, … for a whole run.
 """

@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one sentence."""
+"""Errors of the user, explained in one sentence."""
 
 import difflib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ class InputError(ValueError):
 
 
 class SaidElsewhere(Exception):  # it tells of an error, and is none
-    """Another of several processes has said what is wrong: this one ends without a word."""
+    """Another process has reported the error: this one ends silently."""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which of several processes this is, and how they share work; with one process, nothing happens.
+"""Which of several processes this is, and how they share work; a no-op with one process.
 
 Nothing here imports torch: a process without it is alone.
 """

@@ -1,4 +1,4 @@
-"""How many threads a computation takes, and how they wait: training stays quick beside other work.
+"""How many threads a computation uses, and how they wait, so that training stays fast beside other work.
 
 Threads that wait for each other in a loop ("spinning") gain a little on an idle machine. Beside one busy
 process they burn the time that the thread they wait for would need: small steps become many times slower.

@@ -1,4 +1,4 @@
-"""Baselines: call unknown labels absent or present, or leave them out."""
+"""Baselines: count unknown labels as absent or present, or leave them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a report: each a list of panels that the page puts side by side or below each other."""
+"""The figures of a report: each is a list of panels, shown side by side or one below the other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Lines = list[tuple[Run, npt.NDArray[np.float64]]]
 
 
 def charts(runs: Sequence[Run]) -> dict[str, list[Markup]]:
-    """Draw what there are numbers for."""
+    """Draw every figure for which there are numbers."""
     kinds: dict[str, Callable[[Sequence[Run]], Iterator[Figure]]] = {
         "scores": _scores,
         "frequencies": _frequencies,
@@ -73,7 +73,7 @@ _BY_KNOWN = "class, most often known present first"
 
 
 def _frequencies(runs: Sequence[Run]) -> Iterator[Figure]:
-    """Draw in how many images a class is known to be present, is estimated to be, and is in truth."""
+    """Draw in how many images a class is known, estimated, and truly present."""
     found: list[tuple[Run, list[str], Shares]] = []
     for group in grouped(runs, lambda run: run.data).values():
         run = next((run for run in group if run.annotation is not None), group[0])
@@ -121,7 +121,7 @@ def _validation(runs: Sequence[Run]) -> Iterator[Figure]:
 
 
 def _judged(runs: Sequence[Run]) -> Iterator[Figure]:
-    """Draw by what a method itself has chosen the epoch, where it has."""
+    """Draw the method's own measure, by which it chose the epoch, if it has one."""
     yield from _ringed(runs, "judged", "the method's own judgement", 1)
 
 
@@ -136,7 +136,7 @@ def _ringed(runs: Sequence[Run], key: str, name: str, scale: float) -> Iterator[
 
 
 def _known(runs: Sequence[Run]) -> Iterator[Figure]:
-    """Draw the mean AP over classes known both ways, where that is not what chooses the epoch."""
+    """Draw the mean AP over classes with known presences and absences, unless the epoch was chosen by it."""
     differ = [
         run
         for run in runs
@@ -194,7 +194,7 @@ def _lines_of(run: Run, values: dict[str, list[Any]], name: str, title: str) -> 
 
 
 def _corrections(runs: Sequence[Run]) -> Iterator[Figure]:
-    """Draw which share of the labels that a method altered is present in truth, beside chance."""
+    """Draw the share of altered labels that are truly present, compared with chance."""
 
     def precision(record: dict[str, Any]) -> Any:
         return (record.get("memory") or {}).get("precision")
@@ -439,7 +439,7 @@ def _kind(run: Run) -> str:
 
 
 def _titles(runs: Sequence[Run]) -> dict[Run, str]:
-    """Return what panels about one run are called: by scheme and method, by name where that does not tell."""
+    """Return the titles of panels about one run: scheme and method or, if these are ambiguous, its name."""
     if len(runs) == 1:
         return {runs[0]: ""}
     schemed = {run: f"{run.scheme}: {run.series}" if run.scheme != NO_SCHEME else run.series for run in runs}

@@ -1,4 +1,4 @@
-"""Runs looked at with labelled images: how good they are there, and which labels are probably missing."""
+"""Runs applied to labelled images: how good they are there, and which labels are probably missing."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _SIDE = 192  # pixels of a thumbnail
 class Given:
     """Labelled images to look at.
 
-    With a split the figures of the runs are those of its images. Without one nothing says that they were not
-    trained on, and only missing labels are looked for.
+    With a split, the figures of the runs are those of its images. Without one, the runs may have been trained
+    on these images, so only missing labels are looked for.
     """
 
     labels: Labels

@@ -204,7 +204,7 @@ def grouped_rows(rows: Sequence[tables.Row], key: str) -> dict[str, list[tables.
 
 
 def _data_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return what the runs were trained on, named by the scheme or, where it does not tell, by the runs."""
+    """Return what the runs were trained on, named by the scheme or, if that is ambiguous, by the runs."""
     groups = list(grouped(runs, lambda run: run.data).values())
     schemes = [group[0].scheme for group in groups]
     found = []

@@ -93,7 +93,7 @@ class Quality:
 
     @cached_property
     def ranked(self) -> Floats:
-        """AP of classes known absent nowhere, against all images where they are not known; else NaN [C]."""
+        """AP of classes without known absences, against all images where they are unknown; else NaN [C]."""
         if self.scored is None or not self.scored.blind.any():
             return np.full(len(self.classes), np.nan)
         return self.scored.against_the_rest().evaluate().ap
@@ -113,7 +113,7 @@ class Quality:
 
     @property
     def ece(self) -> float | None:
-        """The calibration error; None where one sign alone is known, which says nothing of probabilities."""
+        """The calibration error; None if only one sign is known, which says nothing about probabilities."""
         both = all(any(self.figures[sign]) for sign in ("positives", "negatives"))
         return self.number("ece") if both else None
 
@@ -172,7 +172,7 @@ def _curve(score: npt.NDArray[np.float32], present: npt.NDArray[np.bool_]) -> Cu
 
 
 def _unnamed(file: Path, figures: dict[str, Any]) -> str:
-    """Say what can be said of images whose labels are not named: at least so many they are."""
+    """Describe images whose labels are not named: at least their number is known."""
     known = max(map(sum, zip(figures["positives"], figures["negatives"], strict=True)), default=0)
     return f"the {known:,} or more labelled images of {file.name}, which does not name their label file"
 

@@ -97,7 +97,7 @@ class Run:
 
     @property
     def test_labels(self) -> frozenset[Any]:
-        """What tells whether two runs were tested on the same labels."""
+        """What must be equal for two runs to be tested on the same labels."""
         figures = self.test.figures if self.test else {}
         names = ("classes", "positives", "negatives") if figures else ()
         return frozenset(zip(*(figures[key] for key in names), strict=True))

@@ -1,4 +1,4 @@
-"""Figures for a page: SVG in the page's own font and colours, the same bytes for the same numbers."""
+"""SVG figures in the page's own font and colours; the same numbers give the same bytes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What answers over HTTP: the prediction service and the review page."""
+"""HTTP servers: the prediction service and the review page."""

@@ -1,4 +1,4 @@
-"""Passes over all entries of a large batch, compiled by torch where that is worth the seconds it takes."""
+"""Passes over all entries of a large batch, compiled by torch if that is worth the seconds it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses given as curves: the value and the slope of each entry, drawn in the same pass."""
+"""Losses given as curves: the value and the slope of each entry, computed in the same pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BCE on known entries alone, or with all others called absent: quick because most labels are unknown."""
+"""BCE on known entries alone, or with all others counted as absent: fast because most labels are unknown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What people answered: a log on disk that only grows, and what holds after reading it.
+"""What people answered: an append-only log on disk, and the state it implies.
 
-An answer is a row, and so is taking it back. Every row is on disk (SQLite, WAL, synchronous=FULL) before the
-call that wrote it returns, so a process that is killed loses nothing that was said. Several processes and
+An answer is a row, and so is an undo. Every row is on disk (SQLite, WAL, synchronous=FULL) before the
+call that wrote it returns, so a process that is killed loses no answer. Several processes and
 people may write to one file.
 """
 

@@ -1,4 +1,4 @@
-"""What the answers come to: labels for `train` and `merge`, and where people contradict each other."""
+"""The results of the answers: labels for `train` and `merge`, and where people contradict each other."""
 
 from __future__ import annotations
 
