@@ -1,10 +1,15 @@
 """Write what the pages take from the code: ``make docs``."""
 
+import inspect
+import re
 from pathlib import Path
+from typing import Any
 
+import tertium
 from tertium import methods
 
 PAGE = Path(__file__).parent / "methods.md"
+API = Path(__file__).parent / "api.md"
 BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
 
 
@@ -31,5 +36,67 @@ def methods_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+# ---- the public names --------------------------------------------------------------------------------------
+
+
+def api_page() -> str:
+    """Return docs/api.md with what the docstrings say; headings and examples stay as they are written there.
+
+    A section is headed ``### `tertium.name` ``. What lies between that and its example is written anew.
+    """
+    parts = re.split(r"(?m)^(### `tertium\.(\w+)`\n)", API.read_text(encoding="utf-8"))
+    found = [parts[0]]
+    for heading, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        begin = re.search(r"(?m)^(```python|## )", text)
+        rest = text[begin.start() :] if begin else ""
+        found.append(f"{heading}\n{described(getattr(tertium, name), name)}\n{rest}")
+    return "".join(found)
+
+
+def described(value: Any, name: str) -> str:
+    """Return the signature and the docstring of a public name, as Markdown."""
+    text = inspect.getdoc(value) or ""
+    prose = re.split(r"(?m)^>>> ", text)[0].strip()
+    prose = re.sub(r"``(.+?)``", r"`\1`", prose)
+    if inspect.ismodule(value):
+        return f"{prose}\n"
+    return f"```text\n{signature(value, name)}\n```\n\n{prose}\n"
+
+
+def signature(value: Any, name: str) -> str:
+    """Return how something is called, a line for each argument where one line is not enough.
+
+    >>> def add(first: int, *, second: int = 2) -> int: ...
+    >>> signature(add, "add")
+    'tertium.add(first: int, *, second: int = 2) -> int'
+    """
+    if isinstance(value, type) and issubclass(value, Exception):
+        return f"tertium.{name}(message)"
+    call = inspect.signature(value)
+    each = [argument(parameter) for parameter in call.parameters.values()]
+    kinds = [parameter.kind for parameter in call.parameters.values()]
+    named = [place for place, kind in enumerate(kinds) if kind is inspect.Parameter.KEYWORD_ONLY]
+    if named and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        each.insert(named[0], "*")
+    given = call.return_annotation
+    gives = (
+        "" if given in (inspect.Signature.empty, "None", None) or isinstance(value, type) else f" -> {given}"
+    )
+    line = f"tertium.{name}({', '.join(each)}){gives}"
+    return line if len(line) <= 100 else f"tertium.{name}(\n    " + ",\n    ".join(each) + f",\n){gives}"
+
+
+def argument(parameter: inspect.Parameter) -> str:
+    """Return an argument with its type and default; types are text here, not objects."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    text = stars.get(parameter.kind, "") + parameter.name
+    if parameter.annotation is not inspect.Parameter.empty:
+        text += f": {parameter.annotation}"
+    if parameter.default is not inspect.Parameter.empty:
+        text += f" = {parameter.default!r}"
+    return text
+
+
 if __name__ == "__main__":
     PAGE.write_text(methods_page(), encoding="utf-8")
+    API.write_text(api_page(), encoding="utf-8")

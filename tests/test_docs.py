@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import BEGIN, END, PAGE, methods_page
+import tertium
+from docs.generate import API, BEGIN, END, PAGE, api_page, methods_page
 from tertium import methods
 from tertium.cli import main
 from tertium.errors import InputError
@@ -56,6 +57,13 @@ def test_links_lead_somewhere(page):
 
 def test_the_table_of_methods_is_up_to_date():
     assert PAGE.read_text() == methods_page(), "run `make docs`"
+
+
+def test_the_page_of_public_names_is_up_to_date():
+    assert API.read_text() == api_page(), "run `make docs`"
+    assert sorted(re.findall(r"^### `tertium\.(\w+)`$", API.read_text(), re.MULTILINE)) == tertium.__all__
+    for name in tertium.__all__:
+        assert getattr(tertium, name).__doc__, name
 
 
 def test_only_the_table_is_written_anew(tmp_path, monkeypatch):
