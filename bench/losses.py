@@ -151,6 +151,8 @@ def make_run(labels: torch.Tensor) -> Any:
         lr=3e-4,
         labels=known,
         state=SampleState(*known.shape),
+        scratch={},
+        frequencies=None,
         rng=torch.Generator().manual_seed(0),
         features=lambda: rng.normal(size=(len(labels), 16)).astype(np.float32),
         predictions=lambda method: rng.random(labels.shape, dtype=np.float32),

@@ -85,6 +85,7 @@ def run_of(labels: Labels, folder: Path) -> Any:
         labels=labels,
         # Compact also where few images would not need it: the two speeds differ by the files alone.
         state=SampleState(*labels.shape, folder=folder, compact=True),
+        scratch={},
         rng=torch.Generator().manual_seed(0),
         all_mean=lambda value: value,
     )

@@ -33,7 +33,7 @@ def take_step(method, run, labels, rows, logits):
     batch, logits = batch_of(labels, rows), logits.clone().requires_grad_()
     value = sum(method.terms(logits, batch, run).values())
     value.backward()
-    gradient = run.state.tensors["role.batch"].grad.clone()
+    gradient = run.scratch["estimate"].grad.clone()
     with torch.no_grad():
         method.after_step(logits, batch, run)
     return value.detach(), logits.grad, gradient
@@ -137,7 +137,7 @@ def test_preparing_again_keeps_the_estimates(rng):
     take_step(method, run, labels, torch.arange(6), torch.randn(6, 5))
     learnt = run.state.table("role").values.clone()
     assert torch.equal(started(method, run).state.table("role").values, learnt)
-    assert "role.batch" not in run.state.tensors
+    assert set(run.state.tensors) == {"expected_positives"}
 
 
 # ---- how the estimates move ------------------------------------------------------------------------------

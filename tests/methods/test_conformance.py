@@ -1,8 +1,7 @@
-"""One battery that every method must pass; methods are found by discovery."""
+"""One battery that every method must pass, through both doors; methods are found by discovery."""
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,16 +9,16 @@ import torch
 from lightning.fabric import Fabric
 
 from tertium import methods
-from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
-from tertium.methods.state import SampleState
 from tertium.models.classifier import Classifier
+from tests.methods.doors import DOORS, ByLoss, ByTrain, batch_of, labels_of, make_run, started
 from tests.reference import DRAWS, EQUALS_BCE, REFERENCES, VARIANTS
 
 METHODS = sorted(methods.available())
 CASES = [(name, {}) for name in METHODS] + VARIANTS
 FULL_ONLY = {"bce", "bce_ls"}  # say so through `check`
+NEVER_WRITTEN = {"soft_exposure", "se_l", "se_i"}  # have a table that `prepare` fills for good
 CORRECTING = {"ll_r", "ll_ct", "ll_cp", "splc", "curriculum"}  # say which labels, through `corrected`
 
 
@@ -27,61 +26,20 @@ def make(name, parameters=None):
     return methods.make(name, parameters or {})
 
 
-def labels_of(rng, rows, columns, known=0.4):
-    values = np.where(rng.random((rows, columns)) < 0.3, 1, -1)
-    return torch.from_numpy((values * (rng.random((rows, columns)) < known)).astype(np.int8))
+through_both_doors = pytest.mark.parametrize("door", DOORS)
 
 
-def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None, names=None):
-    """A small run whose training images are those of one batch."""
-    rng = np.random.default_rng(1)
-    features = rng.normal(size=(len(labels), 6)) if features is None else features
-    predictions = rng.random(labels.shape, dtype=np.float32) if predictions is None else predictions
-    images, classes = names or (
-        [f"i{n}" for n in range(len(labels))],
-        [f"c{n}" for n in range(labels.shape[1])],
-    )
-    known = Labels.from_dense(labels.numpy(), images=images, classes=classes)
-    return SimpleNamespace(
-        epoch=epoch,
-        epochs=10,
-        lr=0.1,
-        whole=False,
-        labels=known,
-        state=SampleState(*known.shape),
-        rng=torch.Generator().manual_seed(seed),
-        features=lambda: features,
-        predictions=lambda method: predictions,
-        held_out=lambda method, epochs: predictions,
-        note=lambda text: None,
-        all_mean=lambda value: value,
-    )
-
-
-def started(method, run):
-    method.prepare(run)
-    method.before_epoch(run)
-    return run
-
-
-def step(method, logits, labels, run):
-    """Return the loss of one step on a run that has started."""
-    batch = Batch(torch.empty(len(logits), 0), labels, torch.arange(len(logits)))
-    terms = method.terms(logits, batch, run)
-    assert all(value.shape == () for value in terms.values())
-    return sum(terms.values()), batch
-
-
-def loss(method, logits, labels, **about):
-    return step(method, logits, labels, started(method, make_run(labels, **about)))[0]
+def loss(method, logits, labels, door=ByTrain, **about):
+    return door(method, labels, **about).loss(logits)
 
 
 def test_there_is_a_reference_for_every_loss():
     assert set(METHODS) - DRAWS == set(REFERENCES)
 
 
+@through_both_doors
 @pytest.mark.parametrize(("name", "parameters"), [case for case in CASES if case[0] not in DRAWS])
-def test_value_and_gradient_agree_with_slow_loops(name, parameters, rng):
+def test_value_and_gradient_agree_with_slow_loops(name, parameters, door, rng):
     method = make(name, parameters)
     logits = torch.from_numpy(rng.normal(scale=3, size=(4, 5)))  # float64
     labels = labels_of(rng, 4, 5)
@@ -94,7 +52,7 @@ def test_value_and_gradient_agree_with_slow_loops(name, parameters, rng):
         return REFERENCES[name](values.tolist(), labels.tolist(), run, **full)
 
     logits.requires_grad_()
-    fast = loss(method, logits, labels)
+    fast = loss(method, logits, labels, door)
     assert fast.item() == pytest.approx(slow(logits), abs=1e-6, rel=1e-6)
     (gradient,) = torch.autograd.grad(fast, logits)
     step = 1e-5
@@ -106,23 +64,25 @@ def test_value_and_gradient_agree_with_slow_loops(name, parameters, rng):
             assert gradient[row, column].item() == pytest.approx(expected, abs=1e-6)
 
 
+@through_both_doors
 @pytest.mark.parametrize("case", ["all unknown", "all known", "one row", "one class", "one entry"])
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 @pytest.mark.parametrize(("name", "parameters"), CASES)
-def test_finite_on_every_kind_of_batch(name, parameters, case, scale, rng):
+def test_finite_on_every_kind_of_batch(name, parameters, case, scale, door, rng):
     rows, columns = {"one row": (1, 6), "one class": (6, 1), "one entry": (1, 1)}.get(case, (6, 6))
     known = {"all unknown": 0.0, "all known": 1.0}.get(case, 0.4)
     labels = labels_of(rng, rows, columns, known)
     sign = torch.from_numpy(rng.choice([-1.0, 1.0], size=(rows, columns))).float()
     logits = (scale * sign).requires_grad_()
-    value = loss(make(name, parameters), logits, labels)
+    value = loss(make(name, parameters), logits, labels, door)
     assert value.isfinite()
     (gradient,) = torch.autograd.grad(value, logits)
     assert gradient.isfinite().all()
 
 
+@through_both_doors
 @pytest.mark.parametrize("name", METHODS)
-def test_permutations_of_rows_and_classes(name, rng):
+def test_permutations_of_rows_and_classes(name, door, rng):
     if name in DRAWS:
         pytest.skip("draws at random for each entry")
     method = make(name)
@@ -135,6 +95,7 @@ def test_permutations_of_rows_and_classes(name, rng):
             method,
             logits[rows][:, columns],
             labels[rows][:, columns],
+            door,
             features=features[rows],
             predictions=predictions[rows][:, columns],
             names=(images[rows].tolist(), classes[columns].tolist()),
@@ -145,71 +106,83 @@ def test_permutations_of_rows_and_classes(name, rng):
     torch.testing.assert_close(permuted(np.arange(7), rng.permutation(6)), straight)
 
 
+@through_both_doors
 @pytest.mark.parametrize(("name", "parameters"), CASES)
-def test_state_survives_saving_and_loading(name, parameters, rng, tmp_path):
+def test_state_survives_saving_and_loading(name, parameters, door, rng, tmp_path):
     """Two steps, save, load, a third: the same loss as without the interruption."""
-    method = make(name, parameters)
-    labels = labels_of(rng, 6, 5)
-    kept = started(method, make_run(labels))
+    method, labels = make(name, parameters), labels_of(rng, 6, 5)
+    kept = door(method, labels)
     for _ in range(2):
         logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
-        value, batch = step(method, logits, labels, kept)
-        value.backward()
-        with torch.no_grad():
-            method.after_step(logits, batch, kept)
-    loaded = make_run(labels, epoch=3)
-    kept.state.save(tmp_path)
-    loaded.state.load(tmp_path)
-    loaded.rng.set_state(kept.rng.get_state())
-    kept.epoch = 3
+        kept.loss(logits).backward()
+        kept.write_back(logits)
+    kept.save(tmp_path)
+    loaded = door(method, labels)
+    loaded.load(tmp_path)
     logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
-    values = [step(method, logits, labels, started(method, run))[0] for run in (kept, loaded)]
+    values = []
+    for each in (kept, loaded):
+        each.go_to(3)
+        values.append(each.loss(logits))
     assert torch.equal(*values)
 
 
+@through_both_doors
 @pytest.mark.parametrize(("name", "parameters"), CASES)
-def test_compact_tables_change_little(name, parameters, rng):
+def test_compact_tables_change_little(name, parameters, door, rng, monkeypatch):
     """Four epochs of one step; logits lie in the middle of steps, so that no choice hangs on rounding."""
     method, labels = make(name, parameters), labels_of(rng, 6, 5)
-    runs = [make_run(labels, epoch=1) for _ in range(2)]
-    runs[0].lr = runs[1].lr = 3e-4
-    runs[1].state = SampleState(*labels.shape, compact=True)
+    exact = door(method, labels, epoch=1, lr=3e-4)
+    monkeypatch.setattr("tertium.methods.state.EXACT", 0)
     if parameters.get("optimizer") == "dense":
         with pytest.raises(InputError, match='choose "rows"'):
-            method.prepare(runs[1])
+            door(method, labels, epoch=1)
         return
+    compact = door(method, labels, epoch=1, lr=3e-4)
     for epoch in range(1, 5):
         scores, values = torch.from_numpy(rng.permutation(30).reshape(6, 5) / 5 - 3).float(), []
-        for run in runs:
-            run.epoch = epoch
-            started(method, run)
+        for each in (exact, compact):
+            each.go_to(epoch)
             logits = scores.clone().requires_grad_()
-            value, batch = step(method, logits, labels, run)
+            value = each.loss(logits)
             value.backward()
             values.append(value.item())
-            with torch.no_grad():
-                method.after_step(logits, batch, run)
+            each.write_back(logits)
         assert values[1] == pytest.approx(values[0], rel=0.03, abs=0.003)
+
+
+@through_both_doors
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_tables_are_made_before_the_first_step(name, parameters, door, rng):
+    """So that a missing index or missing labels are told at once, and a saved state has a place to go."""
+    method, labels = make(name, parameters), labels_of(rng, 6, 5)
+    tried = door(method, labels)
+    before = tried.tables()
+    logits = torch.from_numpy(rng.normal(size=(6, 5))).float().requires_grad_()
+    tried.loss(logits).backward()
+    tried.write_back(logits)
+    tried.go_to(3)
+    assert tried.tables() == before
+    assert not before or method.remembers or name in NEVER_WRITTEN
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
 def test_what_is_corrected_was_unknown(name, parameters, rng):
     """Through ten epochs; and a run that is asked goes on like one that is not."""
     method, labels = make(name, parameters), labels_of(rng, 6, 5)
-    runs = [started(method, make_run(labels, epoch=1)) for _ in range(2)]
+    doors = [ByTrain(method, labels, epoch=1) for _ in range(2)]
     count = 0
     for epoch in range(1, 11):
         scores, values = torch.from_numpy(rng.normal(scale=3, size=(6, 5))).float(), []
-        for run, asked in zip(runs, (True, False), strict=True):
-            run.epoch = epoch
-            method.before_epoch(run)
+        for each, asked in zip(doors, (True, False), strict=True):
+            each.go_to(epoch)
             logits = scores.clone().requires_grad_()
-            value, batch = step(method, logits, labels, run)
+            value = each.loss(logits)
             value.backward()
             values.append(value)
             with torch.no_grad():
-                corrected = method.corrected(logits, batch, run) if asked else None
-                method.after_step(logits, batch, run)
+                corrected = method.corrected(logits, batch_of(logits, labels), each.run) if asked else None
+            each.write_back(logits)
             if corrected is not None:
                 assert corrected.dtype == torch.bool
                 assert corrected.shape == labels.shape
@@ -232,20 +205,38 @@ def test_bfloat16_training_gives_the_loss_float32_logits(name, rng):
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", METHODS)
-def test_all_known_equals_bce_where_only_unknowns_differ(name, rng):
+def test_half_precision_logits_are_widened(name, dtype, rng):
+    """In another loop the logits may come straight out of an autocast region, and the loss be inside it."""
+    labels, scores = labels_of(rng, 8, 6), torch.from_numpy(rng.normal(size=(8, 6))).to(dtype)
+    logits, wide = scores.clone().requires_grad_(), scores.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        value = loss(make(name), logits, labels, ByLoss)
+    expected = loss(make(name), wide, labels, ByLoss)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, expected)
+    value.backward()
+    expected.backward()
+    assert torch.equal(logits.grad, wide.grad.to(dtype))
+
+
+@through_both_doors
+@pytest.mark.parametrize("name", METHODS)
+def test_all_known_equals_bce_where_only_unknowns_differ(name, door, rng):
     if name not in EQUALS_BCE:
         pytest.skip("differs from BCE on known labels too")
     logits, labels = torch.from_numpy(rng.normal(size=(5, 4))).float(), labels_of(rng, 5, 4, known=1.0)
-    torch.testing.assert_close(loss(make(name), logits, labels), loss(make("bce"), logits, labels))
+    torch.testing.assert_close(loss(make(name), logits, labels, door), loss(make("bce"), logits, labels))
 
 
+@through_both_doors
 @pytest.mark.parametrize("name", METHODS)
-def test_known_labels_pull_their_own_way(name, rng):
+def test_known_labels_pull_their_own_way(name, door, rng):
     """No rule for unknown labels may turn a known one round."""
     labels = labels_of(rng, 6, 5)
     logits = torch.zeros(6, 5, requires_grad=True)
-    (gradient,) = torch.autograd.grad(loss(make(name), logits, labels), logits)
+    (gradient,) = torch.autograd.grad(loss(make(name), logits, labels, door), logits)
     assert (gradient[labels > 0] <= 0).all()
     assert (gradient[labels < 0] >= 0).all()
     assert gradient[labels > 0].abs().sum() > 0

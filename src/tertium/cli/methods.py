@@ -7,6 +7,7 @@ import json
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from tertium.cli.shared import console, say
 
@@ -24,8 +25,10 @@ def methods(
       tertium methods negative
     """
     from tertium.cli.terminal import table
-    from tertium.methods import available, find, one_line, parameters_of
+    from tertium.methods import available, broken, find, one_line, parameters_of
 
+    for sentence in broken().values():
+        Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
     kinds = list(available().values()) if name is None else [find(name)]
     if as_json:
         rows = [

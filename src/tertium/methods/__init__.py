@@ -1,4 +1,7 @@
-"""The methods, one file per paper; a new file is found without being listed anywhere."""
+"""The methods, one file per paper; a new file is found without being listed anywhere.
+
+Other installed packages add methods through the entry points "tertium.methods".
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,39 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Any
 
 from tertium.config import convert
 from tertium.errors import InputError, did_you_mean
 from tertium.methods.base import Method, Parameters, Run
+from tertium.methods.plugins import Plugins, load
 
-__all__ = ["Method", "Run", "available", "find", "make", "one_line", "parameters_of"]
+__all__ = ["Method", "Run", "available", "broken", "find", "make", "one_line", "parameters_of"]
 
 
 def available() -> dict[str, type[Method]]:
-    """Return every method by its name: those of this package, and every imported subclass of `Method`."""
+    """Return every method by its name: ours, those of other packages, every imported subclass of `Method`."""
+    own, refused = _own(), _plugins().refused
+    found = {kind.name: kind for kind in _subclasses(Method) if kind not in refused} | own
+    return dict(sorted(found.items()))
+
+
+def broken() -> dict[str, str]:
+    """Return the entry points of other packages that cannot be used, each with one sentence why."""
+    return _plugins().broken
+
+
+@cache  # looking through all installed packages takes a while
+def _plugins() -> Plugins:
+    return load({name for kind in _own().values() for name in (kind.name, *kind.aliases)})
+
+
+def _own() -> dict[str, type[Method]]:
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    return {kind.name: kind for kind in sorted(_subclasses(Method), key=lambda kind: kind.name)}
+    kinds = _subclasses(Method)
+    return {kind.name: kind for kind in kinds if kind.__module__.startswith(f"{__name__}.")}
 
 
 def _subclasses(kind: type[Method]) -> Iterator[type[Method]]:
@@ -38,6 +60,8 @@ def find(name: str) -> type[Method]:
     methods = available()
     by_alias = {alias: kind for kind in methods.values() for alias in kind.aliases}
     found = methods.get(name) or by_alias.get(name)
+    if found is None and name in broken():
+        raise InputError(broken()[name])
     if found is None:
         raise InputError(f'there is no method "{name}"; {did_you_mean(name, [*methods, *by_alias])}')
     return found

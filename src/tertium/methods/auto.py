@@ -15,7 +15,7 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Run
 from tertium.methods.baselines import Negative
-from tertium.methods.observation import HIGHEST, Likelihood
+from tertium.methods.observation import Likelihood
 from tertium.models.classifier import Classifier
 
 EPOCHS = 2  # of the heads whose scores tell the frequencies: later they memorise
@@ -28,12 +28,12 @@ _BLOCK = 4096  # images at a time
 
 @dataclass(frozen=True)
 class Auto(Likelihood):
-    """Find out how labels came to be annotated, then explain which are known; needs no choosing.
+    """Estimate from the data how labels were annotated, then train as `likelihood`; needs no choosing.
 
-    This is `likelihood` with class frequencies that are estimated: temporary heads score images that they
-    have not trained on, and `tertium.annotation.frequencies` finds the probabilities e⁺ and e⁻ of annotation
-    that explain best which labels are known at which scores. Labels dropped at random come out with
-    e⁺ = e⁻, so that unknown ones say nothing (`ignore`); with complete positives e⁺ is 1 (`negative`). Give
+    Temporary heads score images that they have not trained on, and `tertium.annotation.frequencies` finds
+    the probabilities e⁺ and e⁻ of annotation that best explain which labels are known at which scores. Labels
+    dropped at random come out with e⁺ = e⁻, so that unknown ones carry no information (`ignore`); with
+    complete positives e⁺ is 1 (`negative`). Give
     ``labels_per_image`` if you know how many labels an image has on average.
 
     A linear head on features is then averaged with a second one: the least squares fit to the completed
@@ -52,8 +52,10 @@ class Auto(Likelihood):
 
     def prepare(self, run: Run) -> None:
         """Estimate the frequencies, unless an earlier phase has."""
-        tensors = run.state.tensors
-        if "propensity" in tensors:
+        if "propensity" in run.state.tensors:
+            return
+        if run.frequencies is not None:
+            self._keep(run.frequencies, run)
             return
         if run.labels.is_full:
             present = run.labels.class_counts[0] / len(run.labels)
@@ -62,16 +64,9 @@ class Auto(Likelihood):
         else:
             scores = run.held_out(Negative(positive_weight=WEIGHT), EPOCHS)
             found = estimate(scores, run.labels, labels_per_image=self.labels_per_image)
-        tensors["propensity"] = torch.from_numpy(np.minimum(np.stack([found.present, found.absent]), HIGHEST))
-        tensors["frequency"] = torch.from_numpy(np.stack([found.rate, found.low, found.high]))
+        self._keep(found, run)
         for line in findings(found, run.labels):
             run.note(line)
-
-    def starting_rate(self, run: Run) -> npt.NDArray[np.float64]:
-        """The estimated frequencies."""
-        least = 0.5 / (len(run.labels) + 1)
-        rate: npt.NDArray[np.float64] = run.state.tensors["frequency"][0].numpy()
-        return rate.clip(least, 1 - least)
 
     def finish(self, model: Classifier, run: Run) -> bool:
         """Average the head on features with least squares on completed labels."""

@@ -1,4 +1,4 @@
-"""What a method is: its hyper-parameters, its terms, and what it may touch."""
+"""What a method is: its hyper-parameters, its loss terms, and what it may access."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tertium.annotation.frequencies import Frequencies
+from tertium.annotation.record import Annotation
 from tertium.data.batches import Batch
 from tertium.labels import Labels
 from tertium.methods.state import SampleState
@@ -27,7 +29,9 @@ class Run(Protocol):
     whole: bool  # whether the backbone is trained too
     labels: Labels  # of the training images, in the order of ``Batch.index``
     state: SampleState  # tables with a row for each training image, and named tensors
+    scratch: dict[str, Tensor]  # what `terms` leaves for `after_step`; empty at each step, never saved
     rng: Generator
+    frequencies: Frequencies | None  # how labels were annotated, if the caller knows
 
     def features(self) -> npt.NDArray[Any]:
         """Return frozen features [N, D] of the training images."""
@@ -67,6 +71,11 @@ class Method:
         """Why one process and several learn differently from the same batches; empty if they do not."""
         return ""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether `after_step` has anything to write back."""
+        return type(self).after_step is not Method.after_step
+
     def check(self, labels: Labels) -> None:
         """Raise `InputError` if nothing can be learnt from these training labels."""
 
@@ -104,6 +113,13 @@ class Method:
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Write back what the step taught; runs without gradient."""
+
+    def annotation(self, run: Run) -> Annotation | None:
+        """Return how the training labels were annotated, if this method models it.
+
+        A run keeps it as ``annotation.json`` and chooses its thresholds by it.
+        """
+        return None
 
     def judge(
         self, scores: npt.NDArray[np.float32], labels: Labels, run: Run

@@ -255,18 +255,15 @@ class Epr(Method):
                 f"k = {self.k:g} positives are expected, but there are {len(labels.classes)} classes"
             )
 
-    def _expected(self, labels: Labels) -> float:
-        return expected_positives(labels) if self.k is None else self.k
-
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """Where the known labels' pull and the regulariser's are in balance."""
-        return _resting_rate(labels, self._expected(labels), self.strength)
+        k = expected_positives(labels) if self.k is None else self.k
+        return _resting_rate(labels, k, self.strength)
 
     def prepare(self, run: Run) -> None:
         """Fix k for the run."""
-        run.state.tensors["expected_positives"] = torch.tensor(
-            self._expected(run.labels), dtype=torch.float64
-        )
+        k = expected_positives(run.labels) if self.k is None else self.k
+        run.state.tensors["expected_positives"] = torch.tensor(k, dtype=torch.float64)
 
     def _excess(self, predicted: Tensor, shape: torch.Size, run: Run) -> Tensor:
         """λ·((mean number of predicted positives − k)/C)², the mean being over the global batch."""
@@ -358,19 +355,24 @@ class Role(Epr):
         if "expected_positives" not in run.state.tensors:
             start = _first_estimates(run.labels, _shared_seed(run))
             run.state.table("role", kind="logit", values=start)
+        run.state.table("role.square", kind="size")
+        if self.optimizer == "rows":
+            run.state.table("role.steps", width=1)
+        else:
+            run.state.table("role.mean")
         super().prepare(run)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Half of each term is the model's, half the estimates'; neither moves as the other's target."""
         estimate = run.state.table("role").read(batch.index).to(logits.dtype).requires_grad_()  # [B, C]
-        run.state.tensors["role.batch"] = estimate  # until after_step
+        run.scratch["estimate"] = estimate
         known, agree, *predicted = agreement(logits, estimate, batch.labels)
         count = reduce(add, [self._excess(each, logits.shape, run) for each in predicted])
         return {"known": known / 2, "agree": agree / 2, "count": count / 2}
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Move the estimates."""
-        estimate = run.state.tensors.pop("role.batch")
+        estimate = run.scratch["estimate"]
         assert estimate.grad is not None  # the loss has gone backward
         update = _move_rows if self.optimizer == "rows" else _adam_dense
         # Each process's loss is a mean over its own rows: that of all has a gradient w times smaller.
@@ -384,8 +386,7 @@ def _move_rows(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: f
     That is Adam without momentum, in which each row counts its own steps. Momentum would average over a row's
     last ten batches, which are as many as it gets in ten epochs.
     """
-    squares = run.state.table("role.square", kind="size")
-    counts = run.state.table("role.steps", width=1)
+    squares, counts = run.state.table("role.square"), run.state.table("role.steps")
     count = counts.read(rows) + 1
     counts.write(rows, count)
     slope = gradient.float()
@@ -397,8 +398,7 @@ def _move_rows(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: f
 
 def _adam_dense(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: float) -> None:
     """One step of Adam for the whole table; rows outside the batch have gradient 0 but keep momentum."""
-    table, means = run.state.table("role"), run.state.table("role.mean")
-    squares = run.state.table("role.square", kind="size")
+    table, means, squares = (run.state.table(name) for name in ("role", "role.mean", "role.square"))
     count = run.state.tensors.setdefault("role.steps", torch.zeros(())).add_(1)
     step = lr / (1 - _BETAS[0] ** float(count))
     rows, gradient = rows.cpu(), gradient.float().cpu()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Threshold = Literal["relative", "absolute"]
 RateOf = Literal["unknown", "all"]
-_CHOSEN = "chosen"  # what a step corrects, kept from terms to after_step
 
 
 def large_losses(logits: Tensor, labels: Tensor, count: int) -> Tensor:
@@ -170,11 +169,15 @@ class LlCp(LlCt):
 
     name: ClassVar[str] = "ll_cp"
 
+    def prepare(self, run: Run) -> None:
+        """Make the table of corrections."""
+        self._corrected(run)
+
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ where present or corrected, ℓ⁻ elsewhere."""
         labels = self._labels(batch, run)
         chosen = self._choose(logits, labels, run.epoch)
-        run.state.tensors[_CHOSEN] = chosen
+        run.scratch["chosen"] = chosen
         return {"bce": self._modified(logits, labels, chosen)}
 
     def corrected(self, logits: Tensor, batch: Batch, run: Run) -> Tensor | None:
@@ -184,7 +187,7 @@ class LlCp(LlCt):
 
     def after_step(self, logits: Tensor, batch: Batch, run: Run) -> None:
         """Write down what was corrected. Entry by entry: an image may be in a batch twice."""
-        places, columns = run.state.tensors.pop(_CHOSEN).nonzero(as_tuple=True)
+        places, columns = run.scratch["chosen"].nonzero(as_tuple=True)
         images, image = torch.unique(batch.index, return_inverse=True)
         corrected = self._corrected(run).read(images)
         corrected[image[places], columns] = True

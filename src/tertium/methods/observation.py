@@ -1,4 +1,4 @@
-"""The observation likelihood: say what was observed, not what an unknown label is."""
+"""The observation likelihood: model what was observed instead of guessing what an unknown label is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from tertium.annotation.calibration import Chances, calibrate, log_likelihood
+from tertium.annotation.frequencies import Frequencies
+from tertium.annotation.record import Annotation
 from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -26,12 +28,12 @@ HIGHEST = 1 - 1e-6  # propensity: the logarithm of the rest stays finite
 
 @dataclass(frozen=True)
 class Likelihood(Method):
-    """Explain which labels are known: an unknown one is absent as far as a present one would have been seen.
+    """An unknown label is absent to the degree that a present one would have been annotated.
 
     A present label of class c is annotated with probability e⁺_c, an absent one with e⁻_c. Then a known
     present label has the likelihood p, a known absent one 1 − p (both up to a constant), and an unknown one
-    p·(1 − e⁺_c) + (1 − p)·(1 − e⁻_c). With e⁺ = e⁻ an unknown label says nothing (`ignore`), with e⁺ → 1 it
-    is absent (`negative`).
+    p·(1 − e⁺_c) + (1 − p)·(1 − e⁻_c). With e⁺ = e⁻ an unknown label carries no information
+    (`ignore`), with e⁺ → 1 it is absent (`negative`).
 
     The propensities follow from the class frequencies π: e⁺_c = n⁺_c/(N·π_c), e⁻_c = n⁻_c/(N·(1 − π_c)).
     Here π comes from the labels alone. With ``labels_per_image`` = k, the expected number of present labels,
@@ -89,10 +91,30 @@ class Likelihood(Method):
         return np.minimum(found, HIGHEST)
 
     def prepare(self, run: Run) -> None:
-        """Keep the propensities [2, C]."""
-        run.state.tensors["propensity"] = torch.from_numpy(self.propensities(run.labels))
-        rate = torch.from_numpy(self.initial_rate(run.labels))
-        run.state.tensors["frequency"] = rate.expand(3, -1).clone()  # with no interval
+        """Keep the frequencies and propensities: those of the caller, or what the labels alone tell."""
+        found = run.frequencies
+        if found is None:
+            rate = self.initial_rate(run.labels)
+            present, absent = self.propensities(run.labels)
+            found = Frequencies(rate, rate, rate, present, absent, spread=0.0)
+        self._keep(found, run)
+
+    def _keep(self, found: Frequencies, run: Run) -> None:
+        """Write down e⁺ and e⁻ [2, C], and π with its interval [3, C]."""
+        known = np.minimum(np.stack([found.present, found.absent]), HIGHEST)
+        run.state.tensors["propensity"] = torch.from_numpy(known)
+        run.state.tensors["frequency"] = torch.from_numpy(np.stack([found.rate, found.low, found.high]))
+
+    def annotation(self, run: Run) -> Annotation:
+        """The frequencies and propensities that the likelihood takes for true."""
+        tensors = run.state.tensors
+        return Annotation(run.labels.classes, *tensors["frequency"].numpy(), *tensors["propensity"].numpy())
+
+    def starting_rate(self, run: Run) -> npt.NDArray[np.float64]:
+        """The class frequencies π that this run takes for true."""
+        least = 0.5 / (len(run.labels) + 1)
+        rate: npt.NDArray[np.float64] = run.state.tensors["frequency"][0].numpy()
+        return rate.clip(least, 1 - least)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""

@@ -11,7 +11,7 @@ a batch are read and written, and in several processes each holds only the rows 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,8 +33,8 @@ from tertium.methods.storage import (
     Memory,
     Places,
     Plain,
+    RowStore,
     Steps,
-    Store,
     write_header,
 )
 
@@ -79,7 +79,7 @@ def _numbers(rows: range) -> Tensor:
 class Table:
     """A row [C] for each training image, read and written by the rows of a batch."""
 
-    def __init__(self, name: str, kind: Kind, width: int, rows: Rows, form: Form, store: Store) -> None:
+    def __init__(self, name: str, kind: Kind, width: int, rows: Rows, form: Form, store: RowStore) -> None:
         self.name, self.kind, self.width = name, kind, width
         self._rows, self.form, self.store = rows, form, store
 
@@ -105,6 +105,19 @@ class Table:
         keys = bits ^ np.where(bits >> 31, np.uint32(2**32 - 1), np.uint32(2**31))
         keys[np.isnan(stored)] = 0
         return keys
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """The shape and the type of the own rows as they are stored."""
+        return (len(self._rows.own), self.form.width(self.width)), self.form.dtype
+
+    def stored(self) -> Array:
+        """Return the own rows as they are stored: a copy."""
+        return self.store.read(np.arange(len(self._rows.own)))
+
+    def restore(self, stored: Array) -> None:
+        """Take over what `stored` gave."""
+        self.store.write(np.arange(len(self._rows.own)), stored)
 
     @property
     def values(self) -> Tensor:
@@ -221,7 +234,7 @@ class SampleState:
         if in_file and hasattr(os, "posix_fallocate"):  # elsewhere there is no positioned access either
             assert self._folder is not None
             path = self._folder / f"work.{name}.{self.rank}-of-{self.world}.npy"
-            store: Store = File.made(path, shape, form.dtype)
+            store: RowStore = File.made(path, shape, form.dtype)
         else:
             store = Memory(shape, form.dtype)
         self.tables[name] = Table(name, kind, width, self._rows, form, store)
@@ -262,6 +275,29 @@ class SampleState:
             about = {"format": _FORMAT, "shape": self.shape, "world": self.world, "tables": tables}
             write_json(folder / "state.json", about)
 
+    def to_dict(self) -> dict[str, Tensor]:
+        """Return the own rows of all tables as they are stored, and the tensors: copies."""
+        tables = {f"table.{name}": torch.from_numpy(table.stored()) for name, table in self.tables.items()}
+        return tables | {f"tensor.{name}": value.detach().clone() for name, value in self.tensors.items()}
+
+    def load_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """Take over what `to_dict` gave: the rows of the tables that are here, and all tensors."""
+        parts: dict[str, dict[str, Tensor]] = {"table": {}, "tensor": {}}
+        for key, value in saved.items():
+            part, _, name = key.partition(".")
+            parts[part][name] = value.detach().cpu().clone()
+        rows = {name: value.numpy() for name, value in parts["table"].items()}
+        found = {name: (stored.shape, stored.dtype) for name, stored in rows.items()}
+        belong = {name: table.layout for name, table in self.tables.items()}
+        if found != belong:
+            raise InputError(
+                "the saved state is of another method or of other training images: it holds "
+                f"{_told(found)}, where {_told(belong)} would be right"
+            )
+        for name, stored in rows.items():
+            self.tables[name].restore(stored)
+        self.tensors = parts["tensor"]
+
     def load(self, folder: Path) -> None:
         """Take over what `save` wrote, from however many processes: of each table the own rows."""
         path = folder / "state.json"
@@ -300,6 +336,11 @@ class SampleState:
         table = self.tables.get(name) or self._add(name, kind, width, form)
         for rows in self.blocks(width):
             table.store.write(self._rows.places(rows), _gathered(shards, rows.numpy()))
+
+
+def _told(tables: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
+    told = [f'"{name}" {shape} {dtype}' for name, (shape, dtype) in tables.items()]
+    return f"the tables {', '.join(told)}" if told else "no table"
 
 
 def _shard(folder: Path, name: str, rank: int, world: int) -> Path:

@@ -1,4 +1,4 @@
-"""Storage of table rows: how values become bytes, and where those lie, in memory or in a file."""
+"""Storage of table rows: how values become bytes, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Bits:
 # ---- where they are stored -------------------------------------------------------------------------------
 
 
-class Store(Protocol):
+class RowStore(Protocol):
     """Stored rows, by their place."""
 
     def read(self, places: Places) -> Array:

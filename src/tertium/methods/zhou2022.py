@@ -54,6 +54,11 @@ class Em(Method):
         if not 0 <= self.frozen <= 1:
             raise InputError(f"the frozen share of em must lie in [0, 1], not {self.frozen}")
 
+    @property
+    def remembers(self) -> bool:
+        """Only pseudo-labels are kept."""
+        return self.apl
+
     def check(self, labels: Labels) -> None:
         """Refuse labels of which none is known: nothing would pull anywhere."""
         if labels.known == 0:
