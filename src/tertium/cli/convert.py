@@ -66,7 +66,7 @@ def openimages(
     ],
     out: Out,
     split: Annotated[
-        list[str] | None, typer.Option(help="The split of each file in turn; else its name says it.")
+        list[str] | None, typer.Option(help="The split of each file in turn; by default its name says it.")
     ] = None,
     descriptions: Annotated[
         Path | None, typer.Option(help="Class descriptions (MID,name): classes get names.")
@@ -80,9 +80,13 @@ def openimages(
     propagate: Annotated[
         bool, typer.Option("--propagate", help="Present goes up the hierarchy, absent goes down.")
     ] = False,
-    parts: Annotated[bool, typer.Option("--parts", help="The hierarchy's parts count as kinds.")] = False,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Treat the hierarchy's parts like subcategories.")
+    ] = False,
     groups: Annotated[bool, typer.Option(help="Boxes around groups make their class present.")] = True,
-    depictions: Annotated[bool, typer.Option(help="Boxes around depictions do so too.")] = True,
+    depictions: Annotated[
+        bool, typer.Option(help="Boxes around depictions make their class present.")
+    ] = True,
     machine: Annotated[Machine, typer.Option(help="Rows that no person verified.")] = Machine.refuse,
     suffix: Annotated[str, typer.Option(help="Ending of the image files: ids become file names.")] = ".jpg",
     contradictions: Rule = Contradictions.error,
@@ -150,7 +154,7 @@ class Difficult(enum.StrEnum):
     absent = "absent"
 
 
-CrowdChoice = Annotated[Crowd, typer.Option(help="What a category is of which there are only crowds.")]
+CrowdChoice = Annotated[Crowd, typer.Option(help="What a category that only has crowds is.")]
 ImageIdChoice = Annotated[ImageId, typer.Option(help="What names an image.")]
 
 

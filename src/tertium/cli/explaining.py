@@ -29,7 +29,7 @@ def explain(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write to (default: RUN/explained).")] = None,
 ) -> None:
-    """Show which places of an image speak for a class.
+    """Show where in an image the evidence for a class is.
 
     **Examples**
 
@@ -37,9 +37,9 @@ def explain(
 
       tertium explain runs/first photos/street.jpg --classes car,person --out maps/
 
-    An image gets a picture: itself, and under the map of each class; the circle is the highest place. The
-    numbers go to explained.csv. `tertium pointing` tests, by boxes, whether these are the right places. See
-    docs/explain.md.
+    Each image gets a picture: the image, and the image under the map of each class; the circle marks the
+    highest place. The numbers go to explained.csv. `tertium pointing` tests, by boxes, whether these are the
+    right places. See docs/explain.md.
     """
     from tertium.runs import RunFolder
 
@@ -53,7 +53,7 @@ def pointing(
     ],
     images: Annotated[Path, typer.Option(help="Folder with the images.")],
     tolerance: Annotated[
-        float | None, typer.Option(min=0, help="How far from a box is a hit, pixels (default: 15).")
+        float | None, typer.Option(min=0, help="How far from a box still is a hit, in pixels (default: 15).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write to (default: RUN/explained).")] = None,
 ) -> None:

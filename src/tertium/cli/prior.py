@@ -43,7 +43,9 @@ def prior(
     features: FeaturesFile = None,
     estimator: Annotated[
         Estimator,
-        typer.Option(help="scores: explain which labels are known; ignore: Ben-Baruch's mean prediction."),
+        typer.Option(
+            help="scores: from the scores of held-out models; ignore: Ben-Baruch's mean prediction."
+        ),
     ] = Estimator.scores,
     labels_per_image: Annotated[
         float | None, typer.Option(help="Present labels to expect in an image, if you know it.")
