@@ -31,6 +31,7 @@ class RunData:
 
     labels: str | None = None  # the label file
     unlisted: Literal["unknown", "absent"] = "unknown"  # what a label means that it does not list
+    reading: dict[str, Any] = field(default_factory=dict)  # what else was said about reading it
     names: list[str] | None = None  # the classes and their order, if they were given
     left_out: list[str] = field(default_factory=list)  # images that could not be read
     images: str | None = None
@@ -249,6 +250,6 @@ def _record(line: str, where: str) -> dict[str, Any]:
         wanted = record.pop("crc32", None)
     except (json.JSONDecodeError, AttributeError):
         raise InputError(f"{where}: not a record of an epoch; the file is damaged") from None
-    if wanted is not None and wanted != zlib.crc32(json.dumps(record, allow_nan=False).encode()):
+    if wanted != zlib.crc32(json.dumps(record, allow_nan=False).encode()):
         raise InputError(f"{where}: was changed after it was written, or is damaged")
     return record

@@ -820,7 +820,7 @@ def test_the_commands(trial: Trial, tmp_path: Path, tertium: Any) -> None:
     assert f"--out {tmp_path / 'both.html'}" in (tmp_path / "both.html").read_text(encoding="utf-8")
     code, _, errors = tertium(*words, "--split", "test")
     assert code == 2
-    assert "give it as --labels" in errors
+    assert "belong to a label file" in errors
     code, _, errors = tertium(*words, *data, "--split", "tset")
     assert code == 2
     assert 'did you mean "test"' in errors

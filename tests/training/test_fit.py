@@ -14,6 +14,7 @@ from tertium.data.inputs import open_inputs
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods import Method, make
+from tertium.methods.baselines import Negative
 from tertium.models.classifier import Classifier, pretrained
 from tertium.training.choosing import Best, Verdict
 from tertium.training.fit import fit, make_fabric, rate_factor
@@ -29,9 +30,16 @@ def data(rng):
 PLAN = HEAD.resolved(64, 16, 1)
 
 
-def run(data, method=None, phase=PLAN, scores=None, **settings):
+def run(data, method=None, phase=PLAN, scores=None, seen=None, **settings):
+    """Fit a head; the judge gives these scores one by one, and puts the weights it sees into ``seen``."""
     features, labels = data
     given = iter(scores or [])
+
+    def validate(model, _):
+        if seen is not None:
+            seen.append(model.head.weight.detach().clone())
+        return Verdict({"score": next(given, None)})
+
     return fit(
         Classifier(labels.classes, features.shape[1]),
         method or make("negative"),
@@ -39,7 +47,7 @@ def run(data, method=None, phase=PLAN, scores=None, **settings):
         replace(phase, **settings),
         labels=labels,
         fabric=Fabric(accelerator="cpu", devices=1),
-        validate=lambda *_: Verdict({"score": next(given, None)}),
+        validate=validate,
     )
 
 
@@ -73,14 +81,21 @@ def test_training_equals_a_bare_loop(data):
 
 def test_the_best_epoch_is_kept(data):
     scores = [0.2, 0.5, 0.4, 0.3]
-    fitted = run(data, scores=scores, epochs=4, patience=9, schedule="constant", lr=0.05)
-    again = run(data, scores=scores[:2], epochs=4, patience=9, schedule="constant", lr=0.05)
+    plan = {"epochs": 4, "patience": 9, "schedule": "constant", "lr": 0.05}
+    seen = []
+    fitted = run(data, scores=scores, seen=seen, **plan)
     assert fitted.best_epoch == 2
     assert [record["score"] for record in fitted.records] == scores
-    short = run(data, epochs=4, patience=9, schedule="constant", lr=0.05)
-    assert short.best_epoch == 4  # no score: nothing is chosen, the last epoch counts
-    assert not torch.equal(fitted.model.head.weight, short.model.head.weight)
-    assert again.best_epoch == 4
+    assert torch.equal(fitted.model.head.weight, seen[1])
+    assert not any(torch.equal(fitted.model.head.weight, seen[other]) for other in (0, 2, 3))
+
+
+@pytest.mark.parametrize("scores", [[], [0.2, 0.5]], ids=["none", "none later on"])
+def test_without_a_score_the_last_epoch_counts(data, scores):
+    seen = []
+    fitted = run(data, scores=scores, seen=seen, epochs=4, patience=9, schedule="constant", lr=0.05)
+    assert fitted.best_epoch == 4
+    assert torch.equal(fitted.model.head.weight, seen[3])
 
 
 def test_early_stopping(data):
@@ -99,10 +114,40 @@ def test_records_hold_mean_terms(data):
 
 
 def test_average_is_what_is_judged_and_kept(data):
-    plain = run(data, epochs=2, lr=0.05)
-    averaged = run(data, epochs=2, lr=0.05, ema=0.9)
-    assert not torch.equal(plain.model.head.weight, averaged.model.head.weight)
-    assert averaged.model.head.weight.norm() < plain.model.head.weight.norm()  # it lags behind
+    """The average of the weights after each step, computed here by hand."""
+    steps = []
+
+    @dataclass(frozen=True)
+    class Watched(Negative):
+        name: ClassVar[str] = "watched_for_test"
+
+        def before_epoch(self, run):
+            steps.append("epoch")
+
+    class Spy(Classifier):
+        def forward(self, inputs):
+            steps.append(self.head.weight.detach().clone())  # as the step before left it
+            return super().forward(inputs)
+
+    features, labels = data
+    seen, model = [], Spy(labels.classes, 5)
+    fitted = fit(
+        model,
+        Watched(),
+        FeatureLoader(features, labels, Order(len(labels), 16)),
+        replace(PLAN, epochs=2, lr=0.05, ema=0.9),
+        labels=labels,
+        fabric=Fabric(accelerator="cpu", devices=1),
+        validate=lambda model, _: (seen.append(model.head.weight.clone()), Verdict({"score": None}))[1],
+    )
+    weights = [step for step in steps if not isinstance(step, str)]
+    average, wanted = weights[0].clone(), []
+    for number, weight in enumerate([*weights[1:], model.head.weight.detach()], start=1):
+        average = average.lerp(weight, 1 - min(0.9, (1 + number) / (10 + number)))
+        wanted.append(average)
+    torch.testing.assert_close(seen[0], wanted[3])
+    torch.testing.assert_close(seen[1], wanted[7])
+    assert torch.equal(fitted.model.head.weight, seen[1])
 
 
 def test_clipping_changes_the_steps(data):
@@ -116,8 +161,9 @@ def test_clipping_changes_the_steps(data):
         def terms(self, logits, batch, run):
             return {"steep": 1e6 * logits.square().mean() + logits.mean()}
 
-    free, clipped = (run(data, Steep(), epochs=1, clip=clip) for clip in (0.0, 1e-3))
+    free, clipped, loose = (run(data, Steep(), epochs=1, clip=clip) for clip in (0.0, 1e-3, 1e6))
     assert not torch.equal(free.model.head.weight, clipped.model.head.weight)
+    assert torch.equal(free.model.head.weight, loose.model.head.weight)  # a bound that is never reached
 
 
 def test_hooks_are_called_in_order(data):
