@@ -514,10 +514,10 @@ def test_nothing_typed_shows_the_help(tertium):
 
 
 def test_an_interrupted_command_ends_with_130(tertium, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tertium.cli.label_files.read", interrupted)
+    monkeypatch.setattr("tertium.labels.readers.LabelFile.read", interrupted)
     assert tertium("describe", "labels.csv") == (130, "", "")
 
 

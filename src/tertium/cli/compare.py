@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, command_line, say, watching
+from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, command_line, reads_labels, say, watching
 from tertium.config import SCHEMES
 
 
+@reads_labels
 def compare(
     labels: LabelsFile,
     features: Annotated[Path, typer.Option(help="Features of all images, or of the training images: .npy.")],
@@ -43,7 +44,9 @@ def compare(
     unlisted: UnlistedChoice = Unlisted.unknown,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Settings of all cells; METHOD.PARAMETER=VALUE of some."),
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings of all cells; METHOD.PARAMETER=VALUE for one method."
+        ),
     ] = None,
 ) -> None:
     """Train every method under every scheme, on the same hidden labels, and tabulate test mAP.
@@ -58,7 +61,7 @@ def compare(
 
     The labels need the splits train and test, and should be full. Nothing is chosen on test labels: epochs,
     and with --search hyper-parameters, are chosen on the known labels of a validation part. Finished cells
-    are skipped, so a comparison that was stopped goes on. Writes table.md, table.svg, results.csv,
+    are skipped, so a comparison that was stopped continues. Writes table.md, table.svg, results.csv,
     report.html and more.
     """
     from tertium.cli.models import settings_of

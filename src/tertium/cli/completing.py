@@ -16,11 +16,13 @@ from tertium.cli.shared import (
     Unlisted,
     UnlistedChoice,
     console,
+    reads_labels,
     say,
     watching,
 )
 
 
+@reads_labels
 def complete(
     run: RunArgument,
     labels: LabelsFile,
@@ -46,9 +48,9 @@ def complete(
       tertium complete runs/first --labels labels.csv --images photos/ --out completed.parquet
       --precision 0.9 --filled more.parquet
 
-    Known labels stay as they are: 1 or 0. For the others a run of the method `auto` also counts that nobody
-    annotated them. The probabilities are calibrated on the run's validation images, as far as known labels
-    allow. Thresholds go to a CSV file beside --out.
+    Known labels stay as they are: 1 or 0. For the others a run of the method `auto` also takes into account
+    that nobody annotated them. The probabilities are calibrated on the run's validation images, as far as
+    known labels allow. Thresholds go to a CSV file beside --out.
     """
     from tertium.labelling.completion import complete as complete_labels
 
@@ -74,6 +76,7 @@ def complete(
         say(f"Labels with those added: {filled}")
 
 
+@reads_labels
 def suggest(
     run: RunArgument,
     labels: LabelsFile,
@@ -91,9 +94,10 @@ def suggest(
 
       tertium suggest runs/first --labels labels.csv --images photos/ --budget 500 --out questions.csv
 
-    A question is worth more if its answer cannot be foreseen, if little is known of the class, and if the
-    class's frequency is unsure; each further question about a class is worth less. With --per-image the
-    questions about one image stand together. `tertium rehearse` tries this order on labels that are known.
+    A question is worth more if its answer cannot be predicted, if little is known about the class, and if the
+    frequency of the class is uncertain; each further question about a class is worth less. With --per-image
+    the questions about one image are asked together. `tertium rehearse` tries this order on labels that are
+    known.
     """
     from tertium.cli.terminal import counted
     from tertium.labelling.suggesting import suggest as suggest_questions
@@ -118,6 +122,7 @@ def suggest(
         say(f"Note: {note}.")
 
 
+@reads_labels
 def rehearse(
     labels: LabelsFile,
     features: Annotated[Path, typer.Option(help="Ready features: .npy, floats [N, D].")],
@@ -131,7 +136,7 @@ def rehearse(
     sample: Annotated[int | None, typer.Option(min=8, help="Only so many images, drawn at random.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat it with so many seeds.")] = 1,
 ) -> None:
-    """Try what answers are worth, where the labels are known: hide them, ask, train, and ask again.
+    """Simulate what answers are worth, on known labels: hide them, ask, train, and ask again.
 
     **Example**
 

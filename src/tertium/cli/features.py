@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from tertium.cli.shared import say, watching
+from tertium.cli.shared import reads_labels, say, watching
 from tertium.errors import some
 
 
+@reads_labels
 def features(
     images: Annotated[Path, typer.Option("--images", help="Folder with the images.")],
     out: Annotated[Path, typer.Option(help="Where the features go: .npy, float16 [images, width].")],
@@ -28,7 +29,7 @@ def features(
         int | None, typer.Option(min=0, help="Threads beside the first (default: one for each spare core).")
     ] = None,
 ) -> None:
-    """Compute what a frozen network sees in images, once: training on features takes seconds.
+    """Compute the features of images by a frozen network, once: training on features takes seconds.
 
     **Example**
 
@@ -37,8 +38,9 @@ def features(
       tertium train --labels labels.csv --features photos.npy --out runs/first
 
     A file beside it, photos.npy.json, names the image of each row: train, evaluate and predict find rows by
-    name. Images that cannot be read are left out and listed in photos.npy.broken.txt. Interrupted, the same
-    command goes on where it was; later, it computes only what is new or has changed (docs/features.md).
+    name. Images that cannot be read are left out and listed in photos.npy.broken.txt. If interrupted, the
+    same command continues where it stopped; later, it computes only what is new or has changed
+    (docs/features.md).
     """
     import torch
 
@@ -46,14 +48,14 @@ def features(
     from tertium.config import settings_from
     from tertium.data.inputs import names_of
     from tertium.data.pictures import folder_pictures
-    from tertium.labels.readers import read_labels
+    from tertium.labels.opening import open_labels
     from tertium.models.classifier import pretrained
     from tertium.models.features import Extractor
     from tertium.training.fit import make_fabric
 
     given = {"backbone": backbone, "weights": weights, "image_size": image_size, "workers": workers}
     settings = settings_from({key: value for key, value in given.items() if value is not None})
-    names = names_of(images, None) if labels is None else read_labels(labels).images.to_pylist()
+    names = names_of(images, None) if labels is None else open_labels(labels).images.to_pylist()
     pictures = folder_pictures(images, names)
     torch.manual_seed(settings.seed)  # random weights are the same again when it goes on
     with watching() as progress:

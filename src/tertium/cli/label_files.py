@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tertium.cli.convert import Contradictions, Out, Rule
 from tertium.cli.shared import (
+    LabelsArgument,
     MissingWords,
     Separator,
     SplitName,
@@ -17,41 +22,92 @@ from tertium.cli.shared import (
     UnlistedChoice,
     console,
     label_file,
-    read,
     reads_labels,
     say,
     summary_of,
     watching,
+    words_of,
 )
+
+if TYPE_CHECKING:
+    from tertium.data.coverage import Coverage
+    from tertium.labels import Labels
+    from tertium.labels.readers import LabelFile
+
+_TRIED = 3  # images that are looked for beside a label file
 
 
 @reads_labels
 def describe(
-    labels: Annotated[Path, typer.Argument(metavar="LABELS", help="Label file.")],
+    labels: LabelsArgument,
+    images: Annotated[
+        Path | None, typer.Option(help="Folder with the images: say which files and labels have no partner.")
+    ] = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     split: SplitName = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write how often each class is present, absent and unknown: .csv.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what a label file holds, and which annotation setting it resembles.
+    """Describe a label file: its classes, what looks odd, which annotation setting it resembles.
 
-    **Example**
+    **Examples**
 
       tertium describe labels.csv
+
+      tertium describe labels.csv --images photos/ --out classes.csv
     """
-    from tertium.cli.terminal import show_description
+    from tertium.cli.terminal import show_coverage, show_description
+    from tertium.data.coverage import coverage
     from tertium.labels.describe import describe as describe_labels
 
-    found = read(labels, unlisted, None)
-    about = describe_labels(found if split is None else found.part(split))
+    reading = labels.read(unlisted=unlisted.value)
+    found = reading.labels if split is None else reading.labels.part(split)
+    about = describe_labels(found)
+    files = None if images is None else coverage(images, reading.labels.images.to_pylist())
+    if out is not None:
+        about.write_classes(out)
     if as_json:
-        console().print_json(json.dumps(about.to_dict(), ensure_ascii=False))
+        plain = {**about.to_dict(), "notes": reading.notes, "files": None if files is None else asdict(files)}
+        console().print_json(json.dumps(plain, ensure_ascii=False))
+        return
+    show_description(console(), about)
+    if images is not None and files is not None:
+        show_coverage(console(), files, images)
+    for note in reading.notes:
+        say(f"Note: {note}.")
+    told = [] if unlisted is Unlisted.unknown else ["--unlisted", unlisted.value]
+    _say_next([str(labels), *words_of(labels.options()), *told], images or _folder_of(labels, found), files)
+
+
+def _folder_of(labels: LabelFile, found: Labels) -> Path | None:
+    """Return where the images are: beside the label file, or in a folder there."""
+    names = found.images[:_TRIED].to_pylist()
+    beside = labels.path.parent
+    for place in (beside, *sorted(path for path in beside.iterdir() if path.is_dir())):
+        if names and all((place / name).is_file() for name in names):
+            return place
+    return None
+
+
+def _say_next(words: Sequence[str], images: Path | None, files: Coverage | None) -> None:
+    """Say what to do with a label file: commands that work as they are printed."""
+    if images is None:
+        say("Next: add --images FOLDER, to see whether the labels fit the files.")
+    elif files is None:
+        say(f"Next: {shlex.join(['tertium', 'describe', *words, '--images', str(images)])}")
+    elif files.missing:
+        say(f"Next: add the missing files to {images}, or take their lines out of the label file.")
     else:
-        show_description(console(), about)
+        out = next(path for number in count(1) if not (path := Path("runs", str(number))).exists())
+        inputs = ["--images", str(images), "--out", str(out)]
+        say(f"Next: {shlex.join(['tertium', 'train', '--labels', *words, *inputs])}")
 
 
 @reads_labels
 def simulate(
-    labels: Annotated[Path, typer.Argument(metavar="LABELS", help="Label file, best with full labels.")],
+    labels: LabelsArgument,
     scheme: Annotated[str, typer.Option(help="For example random:0.1; see the list above.")],
     out: Annotated[Path, typer.Option(help="Where the partial labels go: .csv, .tsv, .parquet or .arrow.")],
     seed: Annotated[int, typer.Option(help="The same seed hides the same labels.")] = 0,
@@ -109,7 +165,7 @@ def merge(
     separator: Separator = None,
     missing: MissingWords = None,
 ) -> None:
-    """Make one label file of several that share images or classes.
+    """Merge several label files into one; their images and classes may overlap.
 
     A class that a file does not have stays **unknown** in its images: nobody looked for it there. With
     --unlisted absent, what a file does not list is absent, for that file's own classes and images only.

@@ -23,9 +23,11 @@ from tertium.cli.shared import (
     UnlistedChoice,
     command_line,
     console,
+    reads_labels,
     say,
     say_damaged,
     say_predicted,
+    words_of,
 )
 from tertium.errors import InputError, some
 
@@ -39,6 +41,7 @@ Devices = Annotated[
 ]
 
 
+@reads_labels
 def train(
     labels: Annotated[
         Path | None, typer.Option("--labels", help=f"Needed, unless --resume is given. {LABELS_HELP}")
@@ -54,7 +57,7 @@ def train(
     classes: ClassesFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
+        Path | None, typer.Option(metavar="RUN", help="Continue a run that was stopped.")
     ] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Processes on this machine, one for each device.")
@@ -81,10 +84,10 @@ def train(
 
       torchrun --nproc-per-node 4 -m tertium train --labels labels.csv --images photos/ --out runs/four
 
-    The labels' split "train" is used if there is one, and "val" for validation; otherwise all images are, and
-    a stratified share of them validates. Training stops early on the known labels of the validation part.
-    Ctrl-C writes a checkpoint and stops; a checkpoint is also written every few minutes (docs/scale.md).
-    The settings and their defaults are in docs/training.md.
+    The labels' split "train" is used if there is one, and "val" for validation; otherwise all images are
+    used, with a stratified share of them for validation. Training stops early on the known labels of the
+    validation part. Ctrl-C writes a checkpoint and stops; a checkpoint is also written every few minutes
+    (docs/scale.md). The settings and their defaults are in docs/training.md.
     """
     from tertium.cli.terminal import show_summary
     from tertium.processes import rank
@@ -136,15 +139,17 @@ def _begin(labels: Path, out: Path, *, classes: Path | None, **given: Any) -> Ou
 def _say_next(run: Path) -> None:
     """Say what to do with a run: commands that work as they are printed."""
     from tertium.labels.opening import open_labels
+    from tertium.labels.readers import LabelFile
     from tertium.labels.splits import TEST
     from tertium.runs import RunFolder
 
     data = RunFolder.open(run).data()
     inputs = ["--images", data.images] if data.images else ["--features", data.features or ""]
-    listed = open_labels(data.labels or "", unlisted=data.unlisted, classes=data.names)
-    if TEST in listed.split_names() and _are_there(listed.part(TEST).images.to_pylist(), data):
+    file = LabelFile.with_options(data.labels or "", **data.reading)
+    listed = open_labels(file, unlisted=data.unlisted, classes=data.names)
+    if listed.has_split(TEST) and _are_there(listed.part(TEST).images.to_pylist(), data):
         told = [] if data.unlisted == "unknown" else ["--unlisted", data.unlisted]
-        words = ["--labels", data.labels or "", *told, *inputs, "--split", TEST]
+        words = ["--labels", data.labels or "", *words_of(data.reading), *told, *inputs, "--split", TEST]
         say(f"Next: {shlex.join(['tertium', 'evaluate', str(run), *words])}")
     say(f"Next: {shlex.join(['tertium', 'predict', str(run), *inputs, '--out', 'predictions.csv'])}")
 
@@ -187,6 +192,7 @@ def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
         return resume(run, devices=devices, progress=progress)
 
 
+@reads_labels
 def evaluate(
     run: ModelArgument,
     labels: LabelsFile,
@@ -219,7 +225,7 @@ def evaluate(
     - OP: precision over all labels together
     - OR: recall over all labels together
     - OF1: harmonic mean of OP and OR
-    - ECE: calibration error, how far the probabilities are from what happens
+    - ECE: calibration error, how far the probabilities are from the share of present labels
     - G1–G5: fifths of the classes, from the fewest to the most labels known in training
 
     They are written to RUN/evaluation.json and .csv unless --out says otherwise.
@@ -272,6 +278,7 @@ def _show_evaluation(found: Evaluation, title: str) -> None:
     say(f"Calibration error (ECE): {percent(found.ece)}")
 
 
+@reads_labels
 def predict(
     run: ModelArgument,
     out: Annotated[Path, typer.Option(help="Where the probabilities go: .csv or .parquet.")],

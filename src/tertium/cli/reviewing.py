@@ -15,6 +15,7 @@ from tertium.cli.shared import (
     Unlisted,
     UnlistedChoice,
     read,
+    reads_labels,
     say,
     summary_of,
     watching,
@@ -30,6 +31,7 @@ AnswersFile = Annotated[
 ]
 
 
+@reads_labels
 def review(
     run: RunArgument,
     labels: LabelsFile,
@@ -44,11 +46,11 @@ def review(
     answers: AnswersFile = None,
     name: Annotated[str | None, typer.Option(help="Who answers; the page can change it.")] = None,
     host: Annotated[
-        str, typer.Option(help="Where to listen. Other than this machine alone, a token is needed.")
+        str, typer.Option(help="Where to listen; beyond this machine, a token is needed.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
 ) -> None:
-    """Open a page on which people say whether labels are present, the most telling ones first.
+    """Open a page on which people say whether labels are present, the most informative ones first.
 
     **Examples**
 
@@ -58,9 +60,9 @@ def review(
 
       tertium merge labels.csv answers.csv --out more.parquet
 
-    The questions are those of `tertium suggest`. Every answer is on disk before the next question shows;
-    started again, the page goes on where it was. With --features the images are only looked at, not fed to
-    the model. `tertium answers` writes them as a label file.
+    The questions are those of `tertium suggest`. Every answer is on disk before the next question is shown;
+    started again, the page continues where it stopped. With --features the images are only displayed, not fed
+    to the model. `tertium answers` writes them as a label file.
     """
     from tertium.runs import RunFolder
 
@@ -83,6 +85,7 @@ def review(
     )
 
 
+@reads_labels
 def answers(
     run: RunArgument,
     labels: LabelsFile,
@@ -127,7 +130,8 @@ def _review(
 ) -> None:
     try:
         from tertium.web.reviewing.access import Access
-        from tertium.web.reviewing.app import check_name, listen, make_app, serve
+        from tertium.web.reviewing.app import check_name, make_app, serve
+        from tertium.web.sockets import listen
     except ModuleNotFoundError as error:
         raise InputError(f"the page needs {error.name}: pip install 'tertium[web]'") from None
     from tertium.cli.terminal import counted

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
 
-from tertium.errors import some
+from tertium.errors import InputError, some
 
 if TYPE_CHECKING:
     from tertium.cli.terminal import Bar, Lines
     from tertium.labels import Labels
+    from tertium.labels.readers import LabelFile
 
 _WIDTH = 120  # of tables in a file or a pipe
 
@@ -30,8 +33,29 @@ class Unlisted(enum.StrEnum):
 
 
 LABELS_HELP = "Label file: .csv, .tsv, .jsonl, .parquet or .arrow."
-LabelsFile = Annotated[Path, typer.Option("--labels", help=LABELS_HELP)]
-UnlistedChoice = Annotated[Unlisted, typer.Option(help="What a label means that the file does not list.")]
+if TYPE_CHECKING:
+    LabelsFile: TypeAlias = LabelFile  # what `reads_labels` makes of the path
+    LabelsArgument: TypeAlias = LabelFile
+else:
+    LabelsFile = Annotated[Path, typer.Option("--labels", help=LABELS_HELP)]
+    LabelsArgument = Annotated[Path, typer.Argument(metavar="LABELS", help=LABELS_HELP)]
+UnlistedChoice = Annotated[Unlisted, typer.Option(help="What it means if the file does not list a label.")]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        "--separator", help="What stands between names in the columns present and absent (default: ;)."
+    ),
+]
+MissingWords = Annotated[
+    str | None,
+    typer.Option(
+        "--missing", help="Words that mean that no class is named, such as nan,None; '' if all are classes."
+    ),
+]
+RenameFile = Annotated[
+    Path | None,
+    typer.Option("--rename", help="New names of classes, as if the file had them: CSV with from,to."),
+]
 ClassesFile = Annotated[Path | None, typer.Option("--classes", help="Class names, one a line, in order.")]
 ImagesFolder = Annotated[
     Path | None, typer.Option("--images", help="Folder with the images. This or --features is needed.")
@@ -110,9 +134,55 @@ def say_damaged(faults: dict[str, str], read: int) -> None:
         say(f"Left out: {every} that cannot be read: {some(list(faults.values()))}")
 
 
-def read(labels: Path, unlisted: Unlisted, classes: Path | None) -> Labels:
-    """Read a label file with the options of a command."""
-    from tertium.labels.readers import read_classes, read_labels
+# ---- label files -------------------------------------------------------------------------------------------
+
+
+def reads_labels(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --separator, --missing and --rename to a command; its ``labels`` reach it as a `LabelFile`."""
+    options = {"separator": Separator, "missing": MissingWords, "rename": RenameFile}
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        how = {name: given.pop(name) for name in options}
+        if given["labels"] is not None:
+            given["labels"] = label_file(given["labels"], **how)
+        elif any(value is not None for value in how.values()):
+            raise InputError(
+                "--separator, --missing and --rename say how to read a label file: give --labels"
+            )
+        command(**given)
+
+    signature = inspect.signature(command, eval_str=True)
+    extra = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in options.items()
+    ]
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*signature.parameters.values(), *extra)}
+    return run
+
+
+def label_file(
+    path: Path, separator: str | None = None, missing: str | None = None, rename: Path | None = None
+) -> LabelFile:
+    """Return a label file with what the options of a command say about it."""
+    from tertium.labels.readers import LabelFile
+
+    words = None if missing is None else tuple(word for word in map(str.strip, missing.split(",")) if word)
+    return LabelFile(path, separator, words, rename)
+
+
+def words_of(options: dict[str, Any]) -> list[str]:
+    """Return `LabelFile.options` as they are typed."""
+    words = {**options, "missing": ",".join(options["missing"])} if "missing" in options else options
+    return [word for name, value in words.items() for word in (f"--{name}", value)]
+
+
+def read(labels: LabelFile, unlisted: Unlisted, classes: Path | None) -> Labels:
+    """Read a label file with the options of a command, and say what is odd about it."""
+    from tertium.labels.opening import open_labels
+    from tertium.labels.readers import read_classes
 
     names = None if classes is None else read_classes(classes)
-    return read_labels(labels, unlisted=unlisted.value, classes=names)
+    with watching() as progress:
+        return open_labels(labels, unlisted=unlisted.value, classes=names, progress=progress)

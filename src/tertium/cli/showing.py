@@ -13,14 +13,16 @@ from tertium.cli.shared import (
     UnlistedChoice,
     command_line,
     console,
+    reads_labels,
     say,
     watching,
 )
 from tertium.errors import InputError
 
 
+@reads_labels
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to lay side by side.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to show side by side.")],
     out: Annotated[Path, typer.Option(help="The HTML file; CSV files go beside it.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Tertium report",
     labels: Annotated[Path | None, typer.Option(help=f"Labelled images to look at. {LABELS_HELP}")] = None,

@@ -19,9 +19,11 @@ from tertium.progress import Progress
 
 if TYPE_CHECKING:
     from tertium.cli.demo import Row
+    from tertium.data.coverage import Coverage
     from tertium.labels.describe import Description
     from tertium.metrics.evaluation import Evaluation
 
+_CLASSES, _MOST, _LEAST = 100, 20, 10  # classes up to which all are shown; else so many of both ends
 _REDRAW, _LINE = 0.1, 10.0  # seconds between redrawn bars, between plain lines
 FIGURES = {  # what the figures of an evaluation are; over the classes that can be scored
     "mAP(C)": "mean average precision of the classes",
@@ -175,10 +177,14 @@ def percent(value: float | None) -> str:
 
 def show_description(console: Console, about: Description) -> None:
     """Print what a set of labels holds."""
+    from tertium.labels.split_names import part_called
+
     total = max(about.images * about.classes, 1)
     console.print(f"{counted(about.images, 'images')}, {counted(about.classes, 'classes')}")
     for name, count in about.splits.items():
-        console.print(f"  split {escape(name)}: {counted(count, 'images')}", highlight=False)
+        part = part_called(name)
+        other = "" if part in (None, name) else f", which is {part}"
+        console.print(f"  split {escape(name)}: {counted(count, 'images')}{other}", highlight=False)
     for name, count in (("present", about.present), ("absent", about.absent), ("unknown", about.unknown)):
         console.print(f"  {name:8} {count:>15,}  {count / total:6.1%}", highlight=False)
     spreads = {
@@ -192,8 +198,10 @@ def show_description(console: Console, about: Description) -> None:
         for name, spread in spreads.items()
     ]
     console.print(table(["known labels", "mean", "least", "median", "most"], rows))
+    _show_classes(console, about)
     if about.images_without_labels:
-        console.print(f"Images without any label: {about.images_without_labels:,}", highlight=False)
+        shown = escape(some(about.unlabelled))
+        console.print(f"Images without any label: {about.images_without_labels:,} ({shown})", highlight=False)
     for what, names in (("present", about.classes_without_present), ("absent", about.classes_without_absent)):
         if len(names) == about.classes:
             console.print(f"No class is known {what} anywhere.")
@@ -201,6 +209,37 @@ def show_description(console: Console, about: Description) -> None:
             shown = escape(some(names))
             console.print(f"Classes known {what} nowhere: {len(names):,} ({shown})", highlight=False)
     console.print(f"Resembles: [bold]{about.setting.name}[/] — {about.setting.reason}.", highlight=False)
+
+
+def _show_classes(console: Console, about: Description) -> None:
+    """Print the counts of all classes, or of the most and the least frequent ones."""
+    lines = [[name, *(f"{count:,}" for count in counts)] for name, *counts in about.per_class]
+    if len(lines) > _CLASSES:
+        left = len(lines) - _MOST - _LEAST
+        lines = [*lines[:_MOST], [f"… {left:,} more", "", "", ""], *lines[-_LEAST:]]
+    console.print(table(["class", "present", "absent", "unknown"], lines))
+    if len(about.per_class) > _CLASSES:
+        console.print("All classes: --out classes.csv writes them, --json prints them.", highlight=False)
+
+
+def show_coverage(console: Console, found: Coverage, folder: Path) -> None:
+    """Print which files have no labels, and which labels no file."""
+
+    def line(text: str) -> None:
+        console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    line(f"{folder}: {counted(found.files, 'image files')}")
+    if found.unnamed:
+        line(f"  not named by the labels: {len(found.unnamed):,} ({some(found.unnamed)})")
+    if found.missing:
+        shown = [
+            f"{name}, but there is {found.respelt[name]}" if name in found.respelt else name
+            for name in sorted(found.missing, key=lambda name: name not in found.respelt)
+        ]
+        line(f"  labelled images without a file: {len(found.missing):,} ({some(shown)})")
+    if found.unread:
+        endings = some((f"{count:,} {ending}" for ending, count in found.unread.items()), 8)
+        line(f"  files that are not read: {endings}")
 
 
 def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:

@@ -1,4 +1,4 @@
-"""One cell of a comparison: the labels that it may see, its training, and what is measured of it."""
+"""One cell of a comparison: the labels that it may see, its training, and its figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tertium.data.feature_files import feature_names, load_features
 from tertium.errors import InputError, did_you_mean
 from tertium.files import write_sealed
 from tertium.labels import Labels
-from tertium.labels.readers import read_labels
+from tertium.labels.opening import open_labels
+from tertium.labels.readers import LabelFile, read_labels
 from tertium.labels.splits import TEST, TRAIN, VALIDATION, divide
 from tertium.metrics.evaluation import average_precision, evaluate
 from tertium.models.classifier import Classifier
@@ -40,7 +41,7 @@ Floats = npt.NDArray[np.float64]
 class Work:
     """The data of a comparison, by path; with ``images``, only so many for training, drawn by the seed."""
 
-    labels: str
+    labels: str | LabelFile
     features: str
     unlisted: Literal["unknown", "absent"] = "unknown"
     test_features: str | None = None
@@ -48,8 +49,10 @@ class Work:
 
     def fingerprint(self) -> str:
         """Tell other data apart: cells of theirs do not count as done."""
-        files = [path for path in (self.labels, self.features, self.test_features) if path is not None]
-        return _digest([[stamp(path) for path in files], self.unlisted, self.images])
+        files = [self.labels, self.features, self.test_features]
+        stamps = [stamp(str(path)) for path in files if path is not None]
+        options = self.labels.options() if isinstance(self.labels, LabelFile) else {}
+        return _digest([stamps, self.unlisted, self.images, *([options] if options else [])])
 
 
 def stamp(path: str) -> list[Any]:
@@ -100,9 +103,9 @@ class Data:
     """Training and test part, in the order of the label file; what cells share is made once."""
 
     def __init__(self, work: Work) -> None:
-        labels = read_labels(work.labels, unlisted=work.unlisted)
+        labels = open_labels(work.labels, unlisted=work.unlisted)
         for split in (TRAIN, TEST):
-            if split not in labels.split_names():
+            if not labels.has_split(split):
                 hint = did_you_mean(split, labels.split_names())
                 raise InputError(f'{work.labels}: a comparison needs the splits "train" and "test"; {hint}')
         rows, others = labels.rows_in(TRAIN), labels.rows_in(TEST)

@@ -124,11 +124,16 @@ def folder_pictures(folder: str | Path, names: Sequence[str]) -> FolderPictures:
 
 def list_images(folder: Path) -> list[str]:
     """Return the image files below a folder, as sorted paths relative to it."""
+    return [name for name in list_files(folder) if name.lower().endswith(IMAGE_SUFFIXES)]
+
+
+def list_files(folder: Path) -> list[str]:
+    """Return all files below a folder, as sorted paths relative to it."""
     found = []
     for where, _, files in os.walk(folder):
         inside = os.path.relpath(where, folder)
         found += [name if inside == "." else f"{inside}/{name}" for name in files]
-    return sorted(name for name in found if name.lower().endswith(IMAGE_SUFFIXES))
+    return sorted(found)
 
 
 def folder_names(folder: Path) -> list[str]:

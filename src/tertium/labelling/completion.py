@@ -1,7 +1,7 @@
-"""Completing labels: how probable each unknown label is, given the image and how annotation happened.
+"""Completing labels: how probable each unknown label is, given the image and how labels were annotated.
 
-A model says how probable a class is in an image. That nobody annotated it says something too: where present
-labels are annotated more often than absent ones, an unknown label is less likely present than its image
+A model says how probable a class is in an image. That nobody annotated it is evidence too: if present labels
+are annotated more often than absent ones, an unknown label is less likely to be present than its image
 suggests (see `tertium.annotation.calibration`).
 """
 
@@ -150,7 +150,7 @@ def _notes(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """For each class [C] from which chance on unknown labels are called present."""
+    """For each class [C] the threshold above which unknown labels are called present."""
 
     lowest: npt.NDArray[np.int64]  # bin of chances; as many as there are where no threshold will do
     expected: Floats  # precision: the mean chance of the labels above; NaN without a threshold
@@ -235,7 +235,7 @@ def complete(
     """
     out = Path(out)
     _check_request(out, precision, filled)
-    labels = open_labels(labels, split=split, unlisted=unlisted)
+    labels = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     ready = Prepared.of_run(run, labels, images, features=features, progress=progress)
     check_columns(ready.trained.classes, None)
     tally = Tally(len(ready.trained.classes))

@@ -1,4 +1,4 @@
-"""What questions are worth, tried on labels that are known: rules of asking side by side."""
+"""What questions are worth, simulated on known labels: rules of asking side by side."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rehearse(
     if out is not None:
         check_table(out, "figures")
     chosen = parse(scheme)
-    full = open_labels(labels, split=split, unlisted=unlisted)
+    full = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     points = []
     for seed in range(seeds):
         points += simulate(
@@ -143,12 +143,11 @@ def _parts(
         array = np.asarray(features)
     if len(array) != len(full):
         raise InputError(f"{len(array):,} rows of features for {len(full):,} labelled images")
-    names = full.split_names()
-    rows = full.rows_in(TRAIN) if TRAIN in names else np.arange(len(full))
+    rows = full.rows_in(TRAIN) if full.has_split(TRAIN) else np.arange(len(full))
     if sample is not None:
         rows = np.sort(np.random.default_rng(seed).permutation(rows)[:sample])
     plain = dataclasses.replace(full, splits=None)
-    if TEST in names and TRAIN in names:
+    if full.has_split(TEST) and full.has_split(TRAIN):
         others = full.rows_in(TEST)
     else:
         kept, apart = divide(plain[rows], _HELD_OUT, seed)

@@ -1,9 +1,10 @@
-"""What to ask a person next: which unknown labels would tell the most.
+"""What to ask a person next: which unknown labels are the most informative.
 
-An answer about a label moves its class by y − p, of which q(1 − q) cannot be foreseen: q is the chance that
-the unknown label is present. What a class already knows is the same sum over its images: p(1 − p) of every
-label less q(1 − q) of every unknown one. The score of a question is by how much the logarithm of that sum
-grows, so that a class of which little is known comes first, and each further question about it counts less.
+If an unknown label is present with probability q, the answer has variance q(1 − q): that much cannot be
+predicted. What is known about a class is measured in the same unit: p(1 − p) summed over all its labels,
+minus q(1 − q) summed over the unknown ones. The score of a question is the increase in the logarithm of that
+sum, so that classes about which little is known come first, and each further question about a class counts
+less.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Candidates:
 
     @property
     def worth(self) -> Floats:
-        """What cannot be foreseen of an answer: q(1 − q)."""
+        """The variance of the answer: q(1 − q)."""
         return self.chances * (1 - self.chances)
 
     def take(self, places: Whole) -> Candidates:
@@ -101,7 +102,8 @@ class Pool:
             self._chances = np.take_along_axis(self._chances, best, 0)
 
     def told(self) -> Floats:
-        """Return what is known of each class [C]; a sum of differences, it may fall short of nothing."""
+        """Return what is known about each class [C]; as a sum of differences it could be below 0, so it is
+        cut."""
         return np.maximum(self._known, 0)
 
     def candidates(self) -> Candidates:
@@ -113,9 +115,9 @@ class Pool:
 
 
 def gains(columns: Whole, worth: Floats, known: Floats) -> Floats:
-    """Return by how much each question [K] adds to the logarithm of what is known of its class.
+    """Return how much each question [K] adds to the logarithm of what is known about its class.
 
-    In a class the most telling question comes first; each further one adds to more.
+    In a class the most informative question comes first; each further one adds to a larger sum.
 
     >>> gains(np.array([0, 0, 1]), np.array([0.25, 0.25, 0.25]), np.array([1.0, 4.0])).round(3)
     array([0.223, 0.182, 0.061])
@@ -200,7 +202,7 @@ def suggest(
             raise InputError(f"the {name} must be at least 1, not {value}")
     if out is not None:
         check_table(out, "questions")
-    given = open_labels(labels, split=split, unlisted=unlisted)
+    given = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     ready = Prepared.of_run(run, given, images, features=features, progress=progress)
     classes = len(ready.trained.classes)
     pool = Pool(classes, min(budget, max(_FEWEST, -(-_EVEN * budget // classes))))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tertium.errors import InputError
+from tertium.files import replacing
 from tertium.labels import Labels
+from tertium.labels.split_names import TRAIN
 
-_TRAIN = "train"
+_SHOWN = 5  # images without labels
 _FEW = 0.05  # share of images or labels that may deviate: files get merged, answers get added
 _ALIKE = 0.3  # of the variance that chance would give; a validation part of 15 % makes it 0.15
 
@@ -20,6 +25,15 @@ class Setting(NamedTuple):
 
     name: str
     reason: str
+
+
+class ClassCount(NamedTuple):
+    """How many images a class is known to be present in and absent from, and in how many it is unknown."""
+
+    name: str
+    present: int
+    absent: int
+    unknown: int
 
 
 class Spread(NamedTuple):
@@ -45,6 +59,8 @@ class Description:
     present_per_class: Spread
     absent_per_class: Spread
     images_without_labels: int
+    unlabelled: tuple[str, ...]  # the first of these images
+    per_class: tuple[ClassCount, ...]  # the most frequent first
     classes_without_present: tuple[str, ...]
     classes_without_absent: tuple[str, ...]
     splits: dict[str, int]
@@ -56,7 +72,18 @@ class Description:
         for name, value in plain.items():
             if isinstance(value, Spread | Setting):
                 plain[name] = value._asdict()
+        plain["per_class"] = [count._asdict() for count in self.per_class]
         return plain
+
+    def write_classes(self, path: str | Path) -> None:
+        """Write the counts of each class as a CSV file."""
+        path = Path(path)
+        if path.suffix != ".csv":
+            raise InputError(f"{path}: the counts of the classes are written as .csv")
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as text:
+            lines = csv.writer(text, lineterminator="\n")
+            lines.writerow(("class", *ClassCount._fields[1:]))
+            lines.writerows(self.per_class)
 
 
 def describe(labels: Labels) -> Description:
@@ -70,6 +97,7 @@ def describe(labels: Labels) -> Description:
     present, absent = labels.class_counts
     in_image, out_of_image = labels.image_counts
     names = np.array(labels.classes, dtype=object)
+    bare = np.flatnonzero(in_image + out_of_image == 0)
     return Description(
         images=len(labels),
         classes=len(labels.classes),
@@ -80,7 +108,9 @@ def describe(labels: Labels) -> Description:
         absent_per_image=_spread(out_of_image),
         present_per_class=_spread(present),
         absent_per_class=_spread(absent),
-        images_without_labels=int((in_image + out_of_image == 0).sum()),
+        images_without_labels=len(bare),
+        unlabelled=tuple(labels.images[int(row)].as_py() for row in bare[:_SHOWN]),
+        per_class=_per_class(labels),
         classes_without_present=tuple(names[present == 0]),
         classes_without_absent=tuple(names[absent == 0]),
         splits={name: len(labels.rows_in(name)) for name in labels.split_names()},
@@ -89,11 +119,18 @@ def describe(labels: Labels) -> Description:
 
 
 def _setting_of_training(labels: Labels) -> Setting:
-    names = labels.split_names()
-    if _TRAIN not in names or len(names) < 2:
+    if not labels.has_split(TRAIN) or len(labels.split_names()) < 2:
         return setting_of(labels)
-    name, reason = setting_of(labels.part(_TRAIN))
-    return Setting(name, f"in the split {_TRAIN}, which alone is judged, {reason}")
+    name, reason = setting_of(labels.part(TRAIN))
+    return Setting(name, f"in the split {TRAIN}, which alone is judged, {reason}")
+
+
+def _per_class(labels: Labels) -> tuple[ClassCount, ...]:
+    present, absent = labels.class_counts
+    order = np.argsort(-present, kind="stable")
+    columns = (each[order].tolist() for each in (present, absent, len(labels) - present - absent))
+    names = [labels.classes[place] for place in order]
+    return tuple(ClassCount(*line) for line in zip(names, *columns, strict=True))
 
 
 def setting_of(labels: Labels) -> Setting:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tertium.labels.labels import Labels
-from tertium.labels.readers import Unlisted, read_labels
+from tertium.labels.readers import LabelFile, Unlisted
+from tertium.progress import Progress
 
-Source = Labels | str | Path
+Source = Labels | LabelFile | str | Path
 
 
 def open_labels(
@@ -17,12 +18,24 @@ def open_labels(
     split: str | None = None,
     unlisted: Unlisted = "unknown",
     classes: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> Labels:
     """Return labels as they are, or read them from a file; of one split if it is named.
+
+    What a person should know about the names in the file is told to ``progress``.
 
     >>> open_labels(Labels.from_dense([[1, -1]])).known
     2
     """
     if not isinstance(labels, Labels):
-        labels = read_labels(labels, unlisted=unlisted, classes=classes)
+        file = labels if isinstance(labels, LabelFile) else LabelFile(Path(labels))
+        reading = file.read(unlisted=unlisted, classes=classes)
+        for note in reading.notes:
+            (progress or Progress()).note(f"Note: {note}.")
+        labels = reading.labels
     return labels if split is None else labels.part(split)
+
+
+def place_of(labels: Source | None) -> str | None:
+    """Return the path of labels that were given as a file."""
+    return None if labels is None or isinstance(labels, Labels) else str(labels)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from tertium.labels.names import SEPARATOR, joined, lists_of_classes, look_alike
 from tertium.labels.reading import Reading, splits_of
 from tertium.labels.renaming import read_renaming
 from tertium.labels.rows import DAMAGE, Block, Rows, open_rows
-from tertium.labels.split_names import TRAIN, VALIDATION, unused_splits
+from tertium.labels.split_names import TEST, TRAIN, VALIDATION, unused_splits
 from tertium.labels.tables import Vocabulary, delimiter, number_ids
 
 Unlisted = Literal["unknown", "absent"]
@@ -78,6 +78,28 @@ class LabelFile:
             notes += _class_notes(labels)
         return Reading(labels.unlisted_absent() if unlisted == "absent" else labels, tuple(notes))
 
+    def options(self) -> dict[str, Any]:
+        """Return what was said about reading the file, as plain values; `with_options` takes them back."""
+        given = {
+            "separator": self.separator,
+            "missing": None if self.missing is None else list(self.missing),
+            "rename": str(self.rename) if isinstance(self.rename, Path) else self.rename,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @classmethod
+    def with_options(
+        cls,
+        path: str | Path,
+        *,
+        separator: str | None = None,
+        missing: Sequence[str] | None = None,
+        rename: Mapping[str, str] | str | Path | None = None,
+    ) -> LabelFile:
+        """Make one of plain values."""
+        words = None if missing is None else tuple(missing)
+        return cls(Path(path), separator, words, Path(rename) if isinstance(rename, str) else rename)
+
     def new_names(self) -> dict[str, str]:
         """Return old name → new name."""
         if isinstance(self.rename, Path):
@@ -98,16 +120,16 @@ def read_labels(
     """Read a label file: long form, compact form, or one that Tertium wrote.
 
     Long form has the columns ``image,label,value`` with value present/absent or 1/-1; compact form has
-    ``image,present[,absent]`` with names separated by ``;``. Both may have a column ``split``. The forms are
-    told apart by their columns; CSV, TSV and JSON lines (also gzipped) and Parquet are read. An ``.arrow``
-    file is mapped.
+    ``image,present[,absent]`` with names separated by ``;``. Both may have a column ``split``. The form is
+    recognised by the columns; CSV, TSV and JSON lines (also gzipped) and Parquet are read. An ``.arrow`` file
+    is mapped.
 
-    ``unlisted`` says what a label means that the file does not mention. ``classes`` fixes the classes and
-    their order; otherwise they are the names in the file, sorted. ``contradictions`` says what a label is
-    that the file lists both as present and as absent. ``separator`` stands between names in the compact form.
-    ``missing`` are words that mean that nothing is listed, such as nan. ``rename`` gives classes new names,
-    as if they stood in the file: a mapping, or a CSV file with the columns ``from,to``. `LabelFile` also
-    gives notes on names that look wrong.
+    ``unlisted`` says what it means if the file does not mention a label. ``classes`` fixes the classes and
+    their order; otherwise they are the names in the file, sorted. ``contradictions`` says what becomes of a
+    label that the file lists both as present and as absent. ``separator`` stands between names in the compact
+    form. ``missing`` are words that mean that nothing is listed, such as nan. ``rename`` gives classes new
+    names, as if they stood in the file: a mapping, or a CSV file with the columns ``from,to``. `LabelFile`
+    also gives notes on names that look wrong.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
@@ -117,9 +139,7 @@ def read_labels(
     >>> read_labels(path, unlisted="absent")
     Labels(2 images, 2 classes, 2 present, 2 absent)
     """
-    words = None if missing is None else tuple(missing)
-    new = Path(rename) if isinstance(rename, str) else rename
-    file = LabelFile(Path(path), separator, words, new)
+    file = LabelFile.with_options(path, separator=separator, missing=missing, rename=rename)
     return file.read(unlisted=unlisted, classes=classes, contradictions=contradictions).labels
 
 
@@ -441,11 +461,11 @@ def _split_notes(labels: Labels) -> list[str]:
     unused = unused_splits(labels.split_names())
     if not unused:
         return []
-    told = [
-        f"{len(labels.rows_in(name)):,} images {f'of the split {name}' if name else 'without a split'}"
-        for name in unused
+    told = [f"{name or 'images without a split'} ({len(labels.rows_in(name)):,})" for name in unused]
+    return [
+        f"splits other than {TRAIN}, {VALIDATION} and {TEST} are left out of training (images in brackets): "
+        f"{', '.join(told)}"
     ]
-    return [f"{' and '.join(told)} are not used for training; {TRAIN} and {VALIDATION} are"]
 
 
 # ---- writing -----------------------------------------------------------------------------------------------

@@ -18,7 +18,17 @@ import pyarrow.parquet
 
 from tertium.errors import InputError, nearest
 from tertium.labels.formats.wide import wide_hint
-from tertium.labels.tables import Columns, Runs, TextTable, Words, open_bytes, reading, runs, words
+from tertium.labels.tables import (
+    Columns,
+    Runs,
+    TextTable,
+    Words,
+    open_bytes,
+    reading,
+    runs,
+    text_lines,
+    words,
+)
 
 DAMAGE = (pa.ArrowException, OSError, KeyError, ValueError, TypeError, MemoryError)
 _READ = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
@@ -204,7 +214,7 @@ def _json_blocks(path: Path) -> Iterator[Block]:
 def _json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not empty, with their numbers."""
     with reading(path), open_bytes(path) as stream:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(text_lines(path, stream), start=1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():
                 yield number, text

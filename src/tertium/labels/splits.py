@@ -1,4 +1,4 @@
-"""Dividing images in two parts so that rare classes reach both."""
+"""Dividing images into two parts so that rare classes occur in both."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import numpy.typing as npt
 
 from tertium.errors import InputError
 from tertium.labels import Labels
+from tertium.labels.split_names import TEST, TRAIN, VALIDATION
 
+__all__ = ["TEST", "TRAIN", "VALIDATION", "divide"]
 Rows = npt.NDArray[np.int64]
-TRAIN, VALIDATION, TEST = "train", "val", "test"  # what the splits of a label file are called
 
 
 def divide(labels: Labels, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """Return the rows of two parts, the second holding about ``fraction`` of them.
 
-    Each image is grouped with its rarest known-present class and the groups are divided one by one, so
-    that rare classes reach both parts; a class known present in two or more images always does, unless
-    serving it would take the last image of another class.
+    Each image is grouped with its rarest known-present class and the groups are divided one by one, so that
+    rare classes occur in both parts. A class known to be present in two or more images always does, unless
+    that would take the last image of another class.
 
     >>> divide(Labels.from_dense([[1], [1], [-1], [-1]]), 0.5, seed=0)
     (array([0, 2]), array([1, 3]))
@@ -48,7 +49,7 @@ def _rarest_class(labels: Labels, rows: Rows, columns: Rows) -> Rows:
 
 
 def _reach_both(labels: Labels, rows: Rows, columns: Rows, second: npt.NDArray[np.bool_]) -> None:
-    """Move single images until every class that can stands in both parts."""
+    """Move single images until every class occurs in both parts, if it can."""
     by_class = rows[np.argsort(columns, kind="stable")]
     total = labels.class_counts[0]
     ends = np.cumsum(total)

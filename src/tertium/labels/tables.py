@@ -8,7 +8,7 @@ import gzip
 import io
 import os
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ Columns = Mapping[str, pa.StringArray]
 Stream = io.BufferedReader | gzip.GzipFile
 T = TypeVar("T")
 BLOCK = 1 << 23  # bytes of text that a thread turns into columns at once; larger ones cost fresh memory
+_LONGEST_HEADER = 1 << 22  # bytes; a gzipped file of 4 kB may claim as much
 _QUOTED = 1 << 23  # the same where values are quoted; a row must fit in
 _WORKERS = min(4, os.cpu_count() or 1)
 _GZIP = b"\x1f\x8b"
@@ -63,7 +64,7 @@ class TextTable:
         """Read the header."""
         path = Path(path)
         with reading(path), open_bytes(path) as stream:
-            line = _header(stream)
+            line = _header(path, stream)
         if not line:
             raise InputError(f"{path}: the file is empty")
         try:
@@ -72,9 +73,9 @@ class TextTable:
             raise InputError(f"{path}: line 1 is not a header of column names in UTF-8") from None
         if len(columns) == 1:
             _check_delimiter(path, columns[0])
-        twice = [name for number, name in enumerate(columns) if name in columns[:number]]
-        if twice:
-            raise InputError(f'{path}: the column "{twice[0]}" is named twice')
+        if len(set(columns)) < len(columns):
+            twice = next(name for name, times in Counter(columns).items() if times > 1)
+            raise InputError(f'{path}: the column "{twice}" is named twice')
         return cls(path, columns)
 
     def blocks(
@@ -112,7 +113,7 @@ class TextTable:
 
     def _texts(self, stream: Stream, wanted: Sequence[str]) -> Iterator[Callable[[], Columns]]:
         """Yield what makes columns of a block of lines; text with quotes is left to one careful reader."""
-        _header(stream)
+        _header(self.path, stream)
         rest = b""
         while piece := stream.read(BLOCK):
             piece = rest + piece
@@ -120,7 +121,9 @@ class TextTable:
                 source = pa.PythonFile(_Joined(piece, stream), mode="r")
                 yield from self._quoted(source, wanted)
                 return
-            end = piece.rfind(b"\n") + 1
+            end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+            if not end and len(piece) > BLOCK:
+                raise InputError(f"{self.path}: a row is longer than {BLOCK >> 20} MB")
             if end:
                 yield partial(self._parse, piece[:end], wanted)
             rest = piece[end:]
@@ -222,16 +225,30 @@ def _done(work: Callable[[Columns], T], block: Callable[[], Columns]) -> T:
     return work(block())
 
 
-def _header(stream: Stream) -> bytes:
+def _header(path: Path, stream: Stream) -> bytes:
     """Read the first line that is not empty, and leave the stream behind it."""
     line = b""
-    while True:
-        letter = stream.read(1)
-        if not letter or letter in b"\r\n":
-            if line or not letter:
-                return line
+    while ahead := stream.peek(1):
+        if not line and (blank := len(ahead) - len(ahead.lstrip(b"\r\n"))):
+            stream.read(blank)
             continue
-        line += letter
+        ends = [place for place in (ahead.find(b"\r"), ahead.find(b"\n")) if place >= 0]
+        line += stream.read(min(ends, default=len(ahead)))
+        if len(line) > _LONGEST_HEADER:
+            raise InputError(f"{path}: line 1 is longer than {_LONGEST_HEADER >> 20} MB, so it is no header")
+        if ends:
+            break
+    return line
+
+
+def text_lines(path: Path, stream: Stream) -> Iterator[bytes]:
+    """Yield the lines of a file; one that is absurdly long is an `InputError`, however small it was packed."""
+    number = 0
+    while line := stream.readline(BLOCK + 1):
+        number += 1
+        if len(line) > BLOCK:
+            raise InputError(f"{path}: line {number} is longer than {BLOCK >> 20} MB")
+        yield line
 
 
 def delimiter(path: Path) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tertium.data.inputs import BATCH, Features, Images, Inputs, names_of
 from tertium.data.pictures import damaged
 from tertium.errors import InputError
-from tertium.labels.opening import Source, open_labels
+from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.metrics.evaluation import Evaluation
 from tertium.prediction.exported import Exported
@@ -93,7 +93,9 @@ def predict(
         _check_processes(loaded)
         if out is not None:
             check_columns(loaded.classes, top)
-        names = None if labels is None else open_labels(labels, split=split).images.to_pylist()
+        names = None
+        if labels is not None:
+            names = open_labels(labels, split=split, progress=progress).images.to_pylist()
         faults: dict[str, str] = {}
         if skip_damaged:
             names, faults = _readable(images, names, progress)
@@ -166,7 +168,7 @@ def evaluate(
         _check_processes(loaded)
         if place is not None and not place.parent.is_dir():
             raise InputError(f"{place}: the folder {place.parent} does not exist")
-        known = open_labels(labels, split=split, unlisted=unlisted)
+        known = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
         return loaded, known, loaded.labelled(known, images, features)
 
     loaded, known, inputs = agreed(prepare)
@@ -174,7 +176,7 @@ def evaluate(
     found = judge(loaded, known, inputs, _annotations(model, loaded.classes), progress, beside)
     strangers = sorted(set(known.classes) - set(loaded.classes))
     if place is not None and rank() == 0:
-        source = "labels in memory" if not isinstance(labels, str | Path) else str(labels)
+        source = place_of(labels) or "labels in memory"
         on = f"the {len(known):,} image{'s' if len(known) != 1 else ''} of {source}"
         write_evaluation(place, found, on if split is None else f"{on}, split {split}")
     return Evaluated(found, len(known), strangers, place)

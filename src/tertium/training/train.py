@@ -14,6 +14,7 @@ import torch
 from tertium import methods
 from tertium.annotation.frequencies import Frequencies, estimate, propensities
 from tertium.config import Settings, settings_from
+from tertium.data.coverage import unused_files
 from tertium.data.feature_files import feature_names, load_features
 from tertium.data.inputs import Features, Images, open_inputs
 from tertium.data.pictures import damaged
@@ -21,8 +22,8 @@ from tertium.distributed import lost
 from tertium.errors import InputError, some
 from tertium.labels import Labels
 from tertium.labels.describe import setting_of
-from tertium.labels.opening import open_labels
-from tertium.labels.readers import Unlisted
+from tertium.labels.opening import Source, open_labels, place_of
+from tertium.labels.readers import LabelFile, Unlisted
 from tertium.labels.splits import TRAIN, VALIDATION, divide
 from tertium.methods import Method
 from tertium.methods.auto import EPOCHS, WEIGHT, Auto
@@ -36,7 +37,7 @@ from tertium.training.session import Outcome, Part, Session, Watch
 
 
 def train(
-    labels: Labels | str | Path,
+    labels: Source,
     images: Images | None = None,
     *,
     features: Features | None = None,
@@ -75,7 +76,11 @@ def train(
     chosen, settings = _resolve(method, {**(config or {}), **overrides})
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
-    everything = open_labels(labels, unlisted=unlisted, classes=classes)
+    everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
+    if progress is not None and isinstance(images, str | Path):
+        unused = unused_files(images, everything.images.to_pylist())
+        if unused is not None:
+            progress.note(f"Note: {unused}.")
     left_out = _damaged(images, everything, progress) if skip_damaged else []
     training, validation = _divide(everything.without(left_out), images, features, settings)
     chosen.check(training.labels)
@@ -85,7 +90,8 @@ def train(
         if out is not None:
             data = dataclasses.replace(
                 _describe(training, validation, session.truth),
-                labels=_place(labels),
+                labels=place_of(labels),
+                reading=labels.options() if isinstance(labels, LabelFile) else {},
                 unlisted=unlisted,
                 names=None if classes is None else list(classes),
                 left_out=left_out,
@@ -107,11 +113,11 @@ def resume(
     devices: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Go on with a run that was stopped, from its last checkpoint, as if it had not been stopped.
+    """Continue a run that was stopped, from its last checkpoint, as if it had not been stopped.
 
     What was given to `train` as a path is found again; what was given as an array must be given once more.
-    The labels and inputs must be those of the run. On one process the result is the same to the last bit;
-    ``devices`` goes on with another number of processes, whose batches are others (docs/scale.md).
+    The labels and inputs must be those of the run. On one process the result is bit for bit the same;
+    ``devices`` continues with another number of processes, whose batches differ (docs/scale.md).
     """
     folder = RunFolder.open(run)
     if folder.summary():
@@ -123,7 +129,8 @@ def resume(
     if labels is None:
         if data.labels is None:
             raise InputError(f"{run}: its labels were not read from a file; call tertium.resume with them")
-        labels = open_labels(data.labels, unlisted=data.unlisted, classes=data.names)
+        file = LabelFile.with_options(data.labels, **data.reading)
+        labels = open_labels(file, unlisted=data.unlisted, classes=data.names)
         labels = labels.without(data.left_out)
     if images is None and features is None:
         images, features = data.images, data.features
@@ -138,7 +145,7 @@ def resume(
 
 
 def class_frequencies(
-    labels: Labels | str | Path,
+    labels: Source,
     images: Images | None = None,
     *,
     features: Features | None = None,
@@ -157,7 +164,7 @@ def class_frequencies(
     """
     method = Auto() if estimator == "scores" else Ignore()
     chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
-    everything = open_labels(labels, unlisted=unlisted, classes=classes)
+    everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
     training, validation = _divide(everything, images, features, settings)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
@@ -236,7 +243,7 @@ def _divide(
         raise InputError("give either images or features")
     if labels.split_names():
         rows = labels.rows_in(TRAIN)
-        held_out = labels.rows_in(VALIDATION) if VALIDATION in labels.split_names() else rows[:0]
+        held_out = labels.rows_in(VALIDATION) if labels.has_split(VALIDATION) else rows[:0]
         used = np.sort(np.concatenate([rows, held_out]))
     else:
         rows = used = np.arange(len(labels))

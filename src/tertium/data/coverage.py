@@ -1,0 +1,66 @@
+"""How a label file and a folder of images fit together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+
+from tertium.data.pictures import IMAGE_SUFFIXES, list_files
+from tertium.errors import InputError, some
+from tertium.labels.ids import spelling
+
+_NO_ENDING = "no ending"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which files have labels, and which labelled images have a file."""
+
+    files: int  # images in the folder
+    unnamed: list[str]  # of these, what the labels do not name
+    missing: list[str]  # labelled images without a file
+    respelt: dict[str, str]  # of these, the file whose name differs only in case, ending or normal form
+    unread: dict[str, int]  # endings that are not read, and how many files have them
+
+
+def coverage(folder: str | Path, names: Sequence[str]) -> Coverage:
+    """Compare the files below a folder with the images that labels name.
+
+    Hidden files do not count.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    files = [name for name in list_files(folder) if not PurePosixPath(name).name.startswith(".")]
+    images = [name for name in files if name.lower().endswith(IMAGE_SUFFIXES)]
+    there, named = set(images), set(names)
+    missing = [name for name in names if name not in there]
+    endings = Counter(PurePosixPath(name).suffix.lower() or _NO_ENDING for name in files if name not in there)
+    return Coverage(
+        files=len(images),
+        unnamed=[name for name in images if name not in named],
+        missing=missing,
+        respelt=_respelt(missing, files),
+        unread=dict(endings.most_common()),
+    )
+
+
+def unused_files(folder: str | Path, names: Sequence[str]) -> str | None:
+    """Return a sentence on the image files of a folder that labels do not name; None if they name all."""
+    found = coverage(folder, names)
+    if not found.unnamed:
+        return None
+    share = f"{len(found.unnamed):,} of the {found.files:,} image files in {folder}"
+    return f"{share} are not named by the labels and are not used: {some(found.unnamed)}"
+
+
+def _respelt(missing: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+    if not missing or not files:
+        return {}
+    known = dict(zip(spelling(pa.array(files)).to_pylist(), files, strict=True))
+    alike = zip(missing, spelling(pa.array(missing)).to_pylist(), strict=True)
+    return {name: known[common] for name, common in alike if common in known}
