@@ -157,3 +157,17 @@ def test_the_makefile_has_what_the_readme_names():
     for name in ("demo", "test", "test-all", "check", "bench", "docs"):
         assert re.search(rf"^{name}:", makefile, re.MULTILINE)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_design_names_every_module():
+    """Packages whose modules are not listed one by one are named as a whole."""
+    source = ROOT / "src" / "tertium"
+    paths = (path.relative_to(source).with_suffix("") for path in source.rglob("*.py"))
+    modules = {".".join(path.parts) for path in paths if not path.name.startswith("__")}
+    packages = {".".join(path.parent.relative_to(source).parts) for path in source.rglob("__init__.py")}
+    table = (ROOT / "docs" / "design.md").read_text().partition("## Packages")[2].partition("## Decisions")[0]
+    rows = re.findall(r"^\| \**(`.+?`)\** \|", table, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    assert named <= modules | packages
+    whole = {name for name in named & packages if not any(each.startswith(f"{name}.") for each in named)}
+    assert {name for name in modules - named if name.rpartition(".")[0] not in whole} == set()

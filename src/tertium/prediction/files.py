@@ -1,5 +1,4 @@
-"""Predictions and evaluations as files, written batch by batch so that memory does not grow with the
-images."""
+"""Predictions and evaluations as files, written batch by batch so that memory stays small."""
 
 from __future__ import annotations
 
