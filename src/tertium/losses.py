@@ -54,9 +54,9 @@ class Loss(nn.Module):
 
     ``method`` is a name, whose parameters are given by name (``delta=0.5``), or a `Method`. ``labels`` are
     those of all training images: a `Labels`, or +1 present, −1 absent, 0 unknown in an array or tensor
-    [N, C]. Many methods do without them. ``epochs`` is how long you will train: schedules stretch over it.
+    [N, C]. Many methods do not need them. ``epochs`` is how long you will train, for methods with a schedule.
 
-    Some methods also want ``features`` [N, D] of the training images, ``predictions`` [N, C] (probabilities
+    Some methods also need ``features`` [N, D] of the training images, ``predictions`` [N, C] (probabilities
     of another model) or ``frequencies`` (how often each class occurs, and how often it was annotated). An
     error says what is missing.
 

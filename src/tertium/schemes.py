@@ -1,7 +1,7 @@
 """Schemes: full labels → partial labels, as an annotation process would have left them.
 
-A scheme keeps some known entries and forgets the others; it never invents or changes one. Where the labels
-given to it are already partial, it chooses among what is known.
+A scheme keeps some known entries and hides the others; it never invents or changes one. If the given labels
+are already partial, it chooses among the known ones.
 
 Nothing here draws from a random stream. Every entry has a priority, a hash of the seed, its image id and its
 class name, and a scheme keeps the smallest priorities: overall, in each image or in each class. So the
@@ -518,7 +518,7 @@ def simulate(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Simulated:
-    """Hide labels as an annotation process would; write the rest to ``out`` if it is given.
+    """Hide labels as an annotation process would; write the remaining ones to ``out`` if it is given.
 
     ``only`` hides labels in this split and keeps the others. ``tree`` is for the scheme ``hierarchy``.
 

@@ -230,8 +230,8 @@ def complete(
 ) -> Completed:
     """Write the probability of every unknown label; known ones are 1 and 0.
 
-    With ``precision`` a CSV file beside ``out`` has for each class the lowest threshold that is expected to
-    reach it, and ``filled`` gets the labels with those above added as present.
+    With ``precision``, a CSV file beside ``out`` lists for each class the lowest threshold expected to reach
+    it, and ``filled`` gets the labels, with those above the thresholds added as present.
     """
     out = Path(out)
     _check_request(out, precision, filled)

@@ -87,7 +87,7 @@ class Description:
 
 
 def describe(labels: Labels) -> Description:
-    """Count what is known, and say which setting it resembles.
+    """Count what is known, and say which annotation setting it resembles.
 
     If there are several splits, only "train" is judged: test labels are often full when the others are not.
 

@@ -48,11 +48,11 @@ def merge(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Merged:
-    """Make one set of labels of several that share images or classes; write it to ``out`` if it is given.
+    """Merge labels whose images and classes may overlap; write them to ``out`` if it is given.
 
-    ``unlisted`` says what a file does not list, for its own classes and images: once for all files, or for
-    each. ``rename`` is a CSV file from,to or file,from,to with new names of classes. ``close`` completes the
-    labels along a tree: present goes up, absent goes down.
+    ``unlisted`` says what it means if a file does not list a label of its own classes and images: once for
+    all files, or for each. ``rename`` is a CSV file from,to or file,from,to with new names of classes.
+    ``close`` completes the labels along a tree: present goes up, absent goes down.
     """
     if len(files) < 2:
         raise InputError("give at least two label files to merge")

@@ -56,7 +56,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """How to learn from labels of which some are unknown.
+    """How to learn from labels, some of which are unknown.
 
     The fields of a subclass are its hyper-parameters: the command line, ``tertium methods`` and the saved
     config come from them. The first line of its docstring is what ``tertium methods`` shows.

@@ -42,7 +42,7 @@ def scores(model: Classifier, loader: Loader) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Trained(Predictor):
-    """A model that was trained, with what is needed to use it."""
+    """A trained model, with everything needed to use it."""
 
     model: Classifier
     thresholds: npt.NDArray[np.float64]  # [C] above which a class is called present

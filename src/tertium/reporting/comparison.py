@@ -70,9 +70,9 @@ def compare(
 ) -> Compared:
     """Train every method under every scheme, on the same hidden labels; write tables, a figure and a page.
 
-    The labels need the splits train and test, and should be full. Nothing is chosen on test labels. What is
-    done stays in ``out``, so that a comparison that was stopped goes on. `tertium compare --help` explains
-    the rest.
+    The labels need the splits train and test, and should be full. Nothing is chosen on test labels. Finished
+    work stays in ``out``, so a comparison that was stopped continues. `tertium compare --help` explains the
+    rest.
     """
     out = Path(out)
     columns = columns_from(schemes, [Path(file) for file in partial])

@@ -99,7 +99,7 @@ def report(
     """Write an HTML page about run folders; see `write_report`.
 
     With ``labels`` and their images or features, the page also shows which labels are probably missing; with
-    ``split`` its figures are those of that split. ``command`` is shown as what made the page.
+    ``split`` its figures are those of that split. ``command`` is shown as the command that made the page.
     """
     if labels is None and (images, features, split) != (None, None, None):
         raise InputError("images, features and split belong to a label file: give labels")

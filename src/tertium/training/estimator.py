@@ -17,7 +17,7 @@ from tertium.training.train import train
 
 
 class MultiLabelClassifier:
-    """Fit a linear classifier on features, of whose labels most may be unknown.
+    """Fit a linear classifier on features whose labels may be mostly unknown.
 
     It follows scikit-learn's conventions (``fit``, ``predict_proba``, ``get_params``, attributes that end in
     an underscore), so that ``clone``, ``Pipeline`` and searches work with it. ``Y`` holds +1 for present,
