@@ -1,9 +1,10 @@
-"""Images as a user has them: found, checked, decoded. Nothing here needs torch."""
+"""The user's images: found, checked, opened. Nothing here needs torch."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,13 +14,25 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from tertium.data.decoding import open_image, reading
 from tertium.errors import InputError, some
-from tertium.files import checksum
 from tertium.progress import Progress
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+IMAGE_SUFFIXES = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".webp",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".avif",
+    ".heic",
+    ".heif",
+)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _AHEAD = 4  # items for each thread that may wait
@@ -29,8 +42,8 @@ class Pictures(Protocol):
     """Images in the order of the label rows."""
 
     def __len__(self) -> int: ...
-    def open(self, row: int) -> Image.Image:
-        """Return one image in RGB, decoded."""
+    def open(self, row: int, within: int | None = None) -> Image.Image:
+        """Return one image in RGB, decoded; with ``within``, neither of its sides is longer than that."""
         ...
 
     def select(self, rows: npt.NDArray[np.int64]) -> Pictures:
@@ -52,9 +65,9 @@ class FolderPictures:
     def __len__(self) -> int:
         return len(self.names)
 
-    def open(self, row: int) -> Image.Image:
+    def open(self, row: int, within: int | None = None) -> Image.Image:
         """Decode one file; a damaged one is an `InputError` that names it."""
-        return open_image(self.folder / self.names[row])
+        return open_image(self.folder / self.names[row], within)
 
     def select(self, rows: npt.NDArray[np.int64]) -> FolderPictures:
         """Return these rows only."""
@@ -62,11 +75,8 @@ class FolderPictures:
 
     def checksum(self, row: int) -> bytes:
         """Of the bytes of the file."""
-        path = self.folder / self.names[row]
-        try:
-            return bytes.fromhex(checksum(path))
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        with reading(self.folder / self.names[row]) as content:
+            return hashlib.file_digest(content, "sha256").digest()
 
 
 @dataclass(frozen=True)
@@ -78,9 +88,12 @@ class ArrayPictures:
     def __len__(self) -> int:
         return len(self.images)
 
-    def open(self, row: int) -> Image.Image:
+    def open(self, row: int, within: int | None = None) -> Image.Image:
         """Return one image."""
-        return Image.fromarray(self.images[row])
+        image = Image.fromarray(self.images[row])
+        if within is not None:
+            image.thumbnail((within, within))
+        return image
 
     def select(self, rows: npt.NDArray[np.int64]) -> ArrayPictures:
         """Return these rows only."""
@@ -93,33 +106,49 @@ class ArrayPictures:
         return found.digest()
 
 
-def open_image(path: Path, draft: int | None = None) -> Image.Image:
-    """Decode an image file to RGB; ``draft`` allows a JPEG to be decoded smaller, but not below that size."""
-    try:
-        with Image.open(path) as image:
-            if draft is not None:
-                image.draft("RGB", (draft, draft))
-            return image.convert("RGB")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such image") from None
-    except UnidentifiedImageError:
-        raise InputError(f"{path}: not an image that can be read") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path}: the image is damaged ({error})") from None
-
-
 def folder_pictures(folder: str | Path, names: Sequence[str]) -> FolderPictures:
     """Return the images that the labels name, after checking that every file is there."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     there = set(list_images(folder))
-    missing = [name for name in names if name not in there]
+    files = [name if name in there else _inside(folder, name) for name in names]
+    missing = [name for name, file in zip(names, files, strict=True) if file not in there]
     if missing:
+        _explain_unread(folder, missing)
         raise InputError(
             f"{folder}: {len(missing):,} of {len(names):,} labelled images are missing: {some(missing)}"
         )
+    if files != list(names):
+        _check_twins(folder, names, files)
     return FolderPictures(folder, names)
+
+
+def _inside(folder: Path, name: str) -> str:
+    """Return a name as `list_images` has it, without ``./`` and such; it must not lead out of the folder.
+
+    >>> _inside(Path("photos"), "./a//b.jpg")
+    'a/b.jpg'
+    """
+    if posixpath.isabs(name) or ".." in name.split("/"):
+        raise InputError(f'{folder}: the image "{name}" is not named by a path inside this folder')
+    return posixpath.normpath(name)
+
+
+def _explain_unread(folder: Path, missing: Sequence[str]) -> None:
+    """Say so if the first file that is missing is there, but not of a kind that is read."""
+    if not missing[0].lower().endswith(IMAGE_SUFFIXES) and (folder / missing[0]).is_file():
+        raise InputError(
+            f"{folder / missing[0]}: not an image by its name; names end with {', '.join(IMAGE_SUFFIXES)}"
+        )
+
+
+def _check_twins(folder: Path, names: Sequence[str], files: Sequence[str]) -> None:
+    """Refuse two names of one file, such as a.jpg and ./a.jpg: they would be two images."""
+    first: dict[str, str] = {}
+    for name, file in zip(names, files, strict=True):
+        if first.setdefault(file, name) != name:
+            raise InputError(f'{folder}: "{first[file]}" and "{name}" are the same image; label it once')
 
 
 def list_images(folder: Path) -> list[str]:
@@ -157,8 +186,9 @@ def check_pictures(pictures: Pictures, tick: Callable[[], None]) -> None:
 
 def damaged(folder: str | Path, names: Sequence[str], progress: Progress) -> dict[str, str]:
     """Decode every file once; return a sentence on each that is there but cannot be read, by its name."""
-    there = set(folder_names(Path(folder)))
-    pictures = FolderPictures(Path(folder), [name for name in names if name in there])
+    folder = Path(folder)
+    there = set(folder_names(folder))
+    pictures = FolderPictures(folder, [name for name in names if _inside(folder, name) in there])
     progress.start("checking images", len(pictures), "images")
     found = {}
     for name, fault in _faults(pictures):
@@ -175,7 +205,7 @@ def _faults(pictures: FolderPictures) -> Iterator[tuple[str, InputError | None]]
 
     def check(name: str) -> InputError | None:
         try:
-            open_image(pictures.folder / name, draft=1)
+            open_image(pictures.folder / name, within=1)
         except InputError as error:
             return error
         return None
@@ -212,7 +242,7 @@ def ahead(
 
 
 def resized(image: Image.Image, size: int) -> Image.Image:
-    """Squash to size × size: nothing that a label may speak of is cut off."""
+    """Squash to size × size, so that nothing that a label may refer to is cut off."""
     return image.resize((size, size), Image.Resampling.BILINEAR)
 
 

@@ -1,4 +1,4 @@
-"""Frozen-backbone features of images, each computed once: they are kept by the checksum of the image."""
+"""Frozen-backbone features of images, each computed once and cached by the checksum of the image."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tertium.data.decoding import PIXELS
 from tertium.data.feature_files import write_feature_names
 from tertium.data.pictures import FolderPictures, Pictures, ahead, resized
 from tertium.errors import InputError
@@ -38,7 +39,6 @@ Keys = npt.NDArray[np.bytes_]  # [N] checksums of images
 Pixels = npt.NDArray[np.uint8]  # [3, H, W]
 _KEY = np.dtype("S32")  # a SHA-256
 _ENTRY = np.dtype([("key", _KEY), ("checksum", "<u4")])  # of one row: which image, and what was written
-_PIXELS = 1  # to be raised when decoding or resizing gives other pixels for the same file
 _BATCH = 64  # images that torch gets at once
 _FLUSH = 1.0  # seconds of work that a killed process may lose
 _COPIED = 4096  # rows that are copied at once
@@ -58,10 +58,10 @@ def extract(
 
 
 class Extractor:
-    """Turns images into features: by ONNX Runtime on the CPU, by torch elsewhere or where that cannot be.
+    """Turns images into features: with ONNX Runtime on the CPU if possible, otherwise with torch.
 
-    On the CPU each thread takes one image at a time, which is as fast as batches are and makes the features
-    of an image the same to the last bit whatever else is computed.
+    On the CPU each thread takes one image at a time. This is as fast as batches, and makes the features of an
+    image bit for bit the same whatever else is computed.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Extractor:
             "backbone": self._backbone.name,
             "weights": found.hexdigest(),
             "image_size": self._size,
-            "pixels": _PIXELS,
+            "pixels": PIXELS,
             "device": self._device.type,
         }
 
@@ -253,8 +253,8 @@ class Store:
     """Rows of features by the checksum of the image, in a folder that several processes may add to.
 
     Each process appends to two files of its own: rows and, once these are on disk, an index with the key and
-    the checksum of each row. So what is half written is never read, nothing waits for a lock, and what is
-    written never changes. A row that has changed nevertheless counts as missing.
+    the checksum of each row. So half-written rows are never read, nothing waits for a lock, and what is
+    written never changes. A row that has changed all the same counts as missing.
     """
 
     def __init__(self, folder: Path, width: int) -> None:

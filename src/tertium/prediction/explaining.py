@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
-from tertium.data.decoding import open_image, plain, size_of
+from tertium.data.decoding import Size, open_measured, plain
 from tertium.data.pictures import resized
 from tertium.errors import InputError, did_you_mean
 from tertium.files import replacing
@@ -71,8 +71,9 @@ def check_places(model: Classifier) -> None:
 def activation_maps(trained: Trained, image: Image.Image, columns: Sequence[int]) -> npt.NDArray[np.float32]:
     """Return maps [K, H, W] from 0 to 1 of what in an image speaks for the classes of these columns.
 
-    1 is the place that speaks most for a class; a place that speaks against it is 0, and so is every place of
-    a class for which none speaks. Each map has its own scale: maps tell where, the probability how much.
+    1 is the place with the most evidence for a class; a place with evidence against it is 0, and so is every
+    place if no place has evidence for it. Each map has its own scale: maps show where, the probability how
+    much.
     """
     with torch.inference_mode():
         raw = raw_maps(trained.model, _batch(trained, [_squashed(trained, plain(image))]), columns)
@@ -178,15 +179,15 @@ class _Seen:
 
     squashed: npt.NDArray[np.uint8]  # [H, W, 3] as the model gets it
     panel: Image.Image  # as the picture shows it
-    size: tuple[int, int]  # in the file
+    size: Size  # in the file, upright
 
     @classmethod
     def of(cls, trained: Trained, path: Path) -> _Seen:
-        image = open_image(path)
+        image, full = open_measured(path)
         shrink = _PANEL / max(image.size)
         size = max(round(image.width * shrink), 1), max(round(image.height * shrink), 1)
         panel = image.resize(size, Image.Resampling.LANCZOS)
-        return cls(_squashed(trained, image), panel, size_of(path))
+        return cls(_squashed(trained, image), panel, full)
 
 
 def explain_files(

@@ -1,4 +1,4 @@
-"""Images as the page shows them: encoded anew, so that nothing but pixels leaves the machine."""
+"""Images as the page shows them: encoded again, so that only pixels leave the machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image
 
 from tertium.data.pictures import Pictures
 from tertium.errors import InputError
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from tertium.prediction.trained import Trained
 
 _LARGEST, _THUMB = 1600, 160  # pixels of the longer side
-_ORIENTATION = 0x0112  # the EXIF tag by which a camera says how it was held
 
 
 class Views:
@@ -45,54 +42,40 @@ class Views:
         return self._load()
 
     def image(self, row: int) -> bytes:
-        """Return an image as JPEG, upright."""
-        return _jpeg(self._open(row), _LARGEST)
+        """Return an image as JPEG."""
+        return _jpeg(self._open(row, _LARGEST))
 
     def thumb(self, row: int) -> bytes:
         """Return a small JPEG."""
-        return _jpeg(self._open(row), _THUMB)
+        return _jpeg(self._open(row, _THUMB))
 
     def heat(self, row: int, label: str) -> bytes:
-        """Return an image as JPEG, upright and grey, coloured where the model looks for a label."""
-        image = self._open(row)
+        """Return an image as JPEG, grey, coloured where the model looks for a label."""
         if self._load is None:
             raise InputError("the model was trained on features: where it looks is not known")
-        from tertium.prediction.explaining import activation_maps  # needs torch, and is not always asked for
+        from tertium.prediction.explaining import (  # needs torch, and is not always asked for
+            activation_maps,
+            overlaid,
+        )
 
         with self._lock:
+            image = self._open(row)
             column = self._trained.classes.index(label)
             heat = activation_maps(self._trained, image, [column])[0]
+            image.thumbnail((_LARGEST, _LARGEST))
         if not heat.any():
             raise InputError(f'nothing in the image speaks for "{label}"')
-        return _jpeg(heated(heat, image), _LARGEST)
+        return _jpeg(overlaid(image, heat))
 
-    def _open(self, row: int) -> Image.Image:
+    def _open(self, row: int, within: int | None = None) -> Image.Image:
         if self._pictures is None:
             raise InputError("there are no images to show: start with --images")
         if not 0 <= row < len(self._pictures):
             raise InputError(f"there is no image {row}; there are {len(self._pictures):,}")
-        return self._pictures.open(row)
+        return self._pictures.open(row, within)
 
 
-def heated(heat: npt.NDArray[np.float32], image: Image.Image) -> Image.Image:
-    """Return an image under a map [h, w] in 0…1, as the report colours it, in its shape as shown.
-
-    The map is of the pixels as stored; it is turned upright with them.
-    """
-    from tertium.prediction.explaining import overlaid
-
-    plain = image.convert("RGB")
-    plain.thumbnail((_LARGEST, _LARGEST))
-    over = overlaid(plain, heat)
-    over.getexif()[_ORIENTATION] = image.getexif().get(_ORIENTATION, 1)
-    return ImageOps.exif_transpose(over)
-
-
-def _jpeg(image: Image.Image, largest: int) -> bytes:
-    upright = ImageOps.exif_transpose(image)  # the model sees pixels as stored; a person needs them upright
-    upright.thumbnail((largest, largest))
-    plain = Image.new("RGB", upright.size)  # without whatever else the file said, such as where it was taken
-    plain.paste(upright)
+def _jpeg(image: Image.Image) -> bytes:
     sink = io.BytesIO()
-    plain.save(sink, "JPEG", quality=90, subsampling=0)  # small red things stay sharp
+    image.save(sink, "JPEG", quality=90, subsampling=0)  # small red things stay sharp
     return sink.getvalue()
