@@ -282,3 +282,29 @@ def test_coco_as_it_is(coco):
     assert len(labels.part("train")) == 20_000
     published = read_labels(coco / "published_singlelabel.csv")
     assert (published.image_counts[0] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("header.csv.gz", b"a" * 30_000_000, "line 1 is longer than 4 MB, so it is no header"),
+        ("columns.csv.gz", b",".join(b"c%d" % n for n in range(300_000)), 'no column "image" among c0, c1'),
+        ("twice.csv.gz", b",".join([b"x"] * 1_000_000), 'the column "x" is named twice'),
+        ("blank.csv.gz", b"\n" * 30_000_000, "the file is empty"),
+        ("row.csv.gz", b"image,present\n" + b"a" * 30_000_000, "a row is longer than 8 MB"),
+        ("quoted.csv.gz", b'image,present\n"' + b"a" * 30_000_000, "longer than 8 MB|not fit|field larger"),
+        ("line.jsonl.gz", b"[" * 30_000_000, "line 1 is longer than 8 MB"),
+    ],
+)
+def test_a_small_file_cannot_unpack_to_much(tmp_path, name, content, complaint):
+    """Packed, these are 9 to 700 kB. Nothing here depends on the clock: unbounded, they take minutes."""
+    path = write(tmp_path, gzip.compress(content, 1), name)
+    with pytest.raises(InputError, match=complaint) as raised:
+        read_labels(path)
+    assert len(str(raised.value)) < 500
+
+
+def test_lines_that_end_as_on_old_macs(tmp_path):
+    text = "image,present\r" + "".join(f"{n}.jpg,a;b\r" for n in range(5))
+    assert read_labels(write(tmp_path, text.encode(), "old.csv")).shape == (5, 2)
+    assert read_labels(write(tmp_path, b"\r\n\n" + text.encode(), "blank.csv")).shape == (5, 2)

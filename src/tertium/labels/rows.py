@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from tertium.errors import InputError, nearest
+from tertium.errors import InputError, nearest, some
 from tertium.labels.formats.wide import wide_hint
 from tertium.labels.tables import (
     Columns,
@@ -36,6 +36,7 @@ _VALUES = {"present": 1, "1": 1, "+1": 1, "absent": -1, "-1": -1}
 _LONG, _COMPACT = ("image", "label", "value"), ("image", "present")
 _COLUMNS = ("image", "label", "value", "present", "absent", "split")
 _JSON_BLOCK = 50_000  # lines
+_FIRST = 100  # columns whose names are looked at closely
 
 
 class Block(NamedTuple):
@@ -93,7 +94,8 @@ def _check_columns(
         hint = wide_hint(path, start())
         if hint is not None:
             raise InputError(f"{path}: {hint}")
-    for name in columns:  # other columns are the user's own, unless one looks like a slip of the pen
+    # Other columns are the user's own, unless one looks like a slip of the pen; thousands are no such slips.
+    for name in columns[:_FIRST]:
         near = nearest(name, _COLUMNS)
         if near is not None and near not in columns:
             raise InputError(f'{path}: unknown column "{name}"; did you mean "{near}"?')
@@ -101,7 +103,7 @@ def _check_columns(
     for name in required:
         if name not in columns:
             raise InputError(
-                f'{path}: there is no column "{name}" among {", ".join(columns)} '
+                f'{path}: there is no column "{name}" among {some(columns, 12)} '
                 f"(long form: {','.join(_LONG)}; compact form: {','.join(_COMPACT)}[,absent][,split])"
             )
     used = (*_LONG, "split") if required is _LONG else (*_COMPACT, "absent", "split")
@@ -235,7 +237,7 @@ def _record(path: Path, number: int, line: bytes) -> _Record:
     if len(found) < len(keys):
         raise InputError(f"{where}: a key stands twice in {', '.join(keys)}")
     try:
-        _check_columns(keys, path)
+        _check_columns(keys, path, partial(_record_texts, found) if number == 1 else None)
     except InputError as error:
         raise InputError(f"{where}{str(error).removeprefix(str(path))}") from None
     image, split = found["image"], found.get("split") or ""
@@ -254,6 +256,12 @@ def _record(path: Path, number: int, line: bytes) -> _Record:
         if value not in _VALUES:
             raise InputError(f"{where}: {_not_a_value(value)}")
     return _Record(image, [(label, _VALUES[value]) for label, value in said], split)
+
+
+def _record_texts(record: Mapping[str, Any]) -> Columns:
+    """Return a record as the first row of a table."""
+    texts = {key: "" if value is None else json.dumps(value).strip('"') for key, value in record.items()}
+    return {key: pa.array([text]) for key, text in texts.items()}
 
 
 class _Pairs(list[tuple[str, Any]]):

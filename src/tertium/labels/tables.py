@@ -29,8 +29,8 @@ Columns = Mapping[str, pa.StringArray]
 Stream = io.BufferedReader | gzip.GzipFile
 T = TypeVar("T")
 BLOCK = 1 << 23  # bytes of text that a thread turns into columns at once; larger ones cost fresh memory
-_LONGEST_HEADER = 1 << 22  # bytes; a gzipped file of 4 kB may claim as much
 _QUOTED = 1 << 23  # the same where values are quoted; a row must fit in
+_LONGEST_HEADER, _LONGEST_ROW = 1 << 22, 1 << 23  # bytes; a gzipped file of some kB may claim much more
 _WORKERS = min(4, os.cpu_count() or 1)
 _GZIP = b"\x1f\x8b"
 _HEX = 16  # digits of an id that is a 64-bit number, as in Open Images
@@ -122,8 +122,8 @@ class TextTable:
                 yield from self._quoted(source, wanted)
                 return
             end = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
-            if not end and len(piece) > BLOCK:
-                raise InputError(f"{self.path}: a row is longer than {BLOCK >> 20} MB")
+            if not end and len(piece) > _LONGEST_ROW:
+                raise InputError(f"{self.path}: a row is longer than {_LONGEST_ROW >> 20} MB")
             if end:
                 yield partial(self._parse, piece[:end], wanted)
             rest = piece[end:]
@@ -164,7 +164,7 @@ class TextTable:
     def _explained(self, error: Exception) -> InputError:
         """Say which line a reader stumbled over; read again only because there is an error to explain."""
         with open_bytes(self.path) as stream:
-            for number, line in enumerate(stream, start=1):
+            for number, line in enumerate(text_lines(self.path, stream), start=1):
                 try:
                     line.decode("utf-8")
                 except UnicodeDecodeError as fault:
@@ -242,12 +242,12 @@ def _header(path: Path, stream: Stream) -> bytes:
 
 
 def text_lines(path: Path, stream: Stream) -> Iterator[bytes]:
-    """Yield the lines of a file; one that is absurdly long is an `InputError`, however small it was packed."""
+    """Yield the lines of a file; an absurdly long one is an `InputError`, however small it was packed."""
     number = 0
-    while line := stream.readline(BLOCK + 1):
+    while line := stream.readline(_LONGEST_ROW + 1):
         number += 1
-        if len(line) > BLOCK:
-            raise InputError(f"{path}: line {number} is longer than {BLOCK >> 20} MB")
+        if len(line) > _LONGEST_ROW:
+            raise InputError(f"{path}: line {number} is longer than {_LONGEST_ROW >> 20} MB")
         yield line
 
 
