@@ -27,10 +27,8 @@ from tertium.methods.state import SampleState
 from tertium.models.classifier import Classifier
 from tertium.training.choosing import Verdict
 from tertium.training.fit import Offers, fit, rate_factor
-from tests.reference import VARIANTS
+from tests.reference import CASES, METHODS
 
-METHODS = sorted(methods.available())
-CASES = [(name, {}) for name in METHODS] + VARIANTS
 COUNT, BATCH, SEED = 25, 8, 3
 PLAN = dataclasses.replace(HEAD, epochs=4).resolved(COUNT, BATCH, 1)
 

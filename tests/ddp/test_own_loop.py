@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from tertium import methods
-from tests.ddp.loop import CASES, train
+from tests.ddp.loop import train
+from tests.reference import CASES
 
 
 @pytest.fixture(scope="module")

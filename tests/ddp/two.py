@@ -24,9 +24,8 @@ from tertium.processes import rank, world
 from tertium.training.choosing import Verdict
 from tertium.training.fit import Offers, fit, make_fabric
 from tertium.training.train import train
-from tests.reference import VARIANTS
+from tests.reference import CASES
 
-CASES = [(name, {}) for name in sorted(methods.available())] + VARIANTS
 COUNT, BATCH, SEED = 25, 8, 3  # an odd number: the processes' batches differ in size
 PLAN = dataclasses.replace(HEAD, epochs=4).resolved(COUNT, BATCH, 1)
 

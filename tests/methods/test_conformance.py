@@ -13,10 +13,8 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.models.classifier import Classifier
 from tests.methods.doors import DOORS, ByLoss, ByTrain, batch_of, labels_of, make_run, started
-from tests.reference import DRAWS, EQUALS_BCE, REFERENCES, VARIANTS
+from tests.reference import CASES, DRAWS, EQUALS_BCE, METHODS, REFERENCES
 
-METHODS = sorted(methods.available())
-CASES = [(name, {}) for name in METHODS] + VARIANTS
 FULL_ONLY = {"bce", "bce_ls"}  # say so through `check`
 NEVER_WRITTEN = {"soft_exposure", "se_l", "se_i"}  # have a table that `prepare` fills for good
 CORRECTING = {"ll_r", "ll_ct", "ll_cp", "splc", "curriculum"}  # say which labels, through `corrected`

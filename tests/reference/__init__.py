@@ -13,8 +13,13 @@ A module here has the name of the file in ``tertium.methods`` that it checks, an
 import importlib
 import pkgutil
 
+from tertium import methods
+
 MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
 REFERENCES = {name: loss for module in MODULES for name, loss in getattr(module, "REFERENCES", {}).items()}
+# Not those that other tests define, nor those of other packages.
+METHODS = [name for name, kind in methods.available().items() if kind.__module__.startswith("tertium.")]
 VARIANTS = [variant for module in MODULES for variant in getattr(module, "VARIANTS", [])]
+CASES = [(name, {}) for name in METHODS] + VARIANTS
 EQUALS_BCE = {name for module in MODULES for name in getattr(module, "EQUALS_BCE", ())}
 DRAWS = {name for module in MODULES for name in getattr(module, "DRAWS", ())}
