@@ -31,7 +31,7 @@ from tertium.web.reviewing.answers import Answer, Answers, Question, Standing
 from tertium.web.reviewing.app import make_app
 from tertium.web.reviewing.desk import LEASE, Desk, Person, StaleError, find_round
 from tertium.web.reviewing.results import contradictions, export, folded, given_values
-from tertium.web.reviewing.views import Views, heated
+from tertium.web.reviewing.views import Views
 from tertium.web.sockets import listen
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -686,14 +686,6 @@ def test_cameras_held_sideways_and_what_they_noted(tmp_path):
     assert not upright.getexif()
     assert b"maker" not in content
     assert b"where I live" not in content
-    stored = Image.open(tmp_path / "a.jpg")
-    heat = np.zeros((2, 4), dtype=np.float32)
-    heat[:, :2] = 1  # the model looks at the blue side
-    over = np.asarray(heated(heat, stored)).astype(int)
-    assert over.shape == (40, 20, 3)
-    colourful = over.max(axis=2) - over.min(axis=2)
-    assert colourful[:8].min() > 50  # there, as upright as the image
-    assert colourful[-8:].max() < 10  # grey elsewhere
 
 
 def test_where_the_model_looks(desk, pixels):

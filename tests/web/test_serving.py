@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -19,12 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
+from tertium.data import decoding
 from tertium.errors import InputError
 from tertium.prediction.exported import Exported
-from tertium.web import serving
-from tertium.web.serving import Batcher, Limits, application, is_loopback, listen, load, server
+from tertium.web import serving, sockets
+from tertium.web.serving import Batcher, Limits, application, load, read_json, server
+from tertium.web.sockets import is_loopback, listen
 from tests.prediction.test_exported import as_they_are, mean_colour, sigmoid
 from tests.prediction.test_exporting import save_feature_run
 
@@ -125,21 +129,23 @@ BASE64 = base64.b64encode(RED).decode()
     ("kind", "body", "status", "complaint"),
     [
         ("image/png", b"", 400, "the body is empty"),
-        ("image/png", b"<script>", 422, "no image that can be read"),
-        ("image/png", RED[:45], 422, "damaged image"),
-        ("image/svg+xml", b"<svg/>", 422, "no image that can be read"),
+        ("image/png", b"<script>", 422, "not an image that can be read"),
+        ("image/png", RED[:45], 422, "the body: the image is damaged"),
+        ("image/svg+xml", b"<svg/>", 422, "not an image that can be read"),
         ("multipart/form-data; boundary=x", RED, 415, "send one image as the body"),
         ("text/html", RED, 415, "send one image as the body"),
         ("application/json", b"{", 400, "not valid JSON"),
         ("application/json", b"\xff\xfe", 400, "not valid JSON"),
-        ("application/json", b"[" * 100_000, 400, "not valid JSON"),
+        ("application/json", b"[" * 900, 400, "not valid JSON"),
+        ("application/json", b"[" * 100_000, 413, "holds more than 1,000 values"),
+        ("application/json", b'{"images": ["\\u0041"]}', 400, "not valid JSON in plain ASCII"),
         ("application/json", b"9" * 10_000, 400, "not valid JSON"),
         ("application/json", b"[]", 422, 'must be {"images": [...]}'),
         ("application/json", b'{"images": []}', 422, "not empty"),
         ("application/json", b'{"image": ["a"]}', 422, 'must be {"images": [...]}'),
         ("application/json", b'{"images": ["a"], "x": 1}', 422, "nothing else"),
         ("application/json", b'{"images": [7]}', 422, "not base64"),
-        ("application/json", b'{"images": ["\xc3\xa9"]}', 422, "not base64"),
+        ("application/json", b'{"images": ["\xc3\xa9"]}', 400, "not valid JSON in plain ASCII"),
         ("application/json", f'{{"images": ["{BASE64}", "!"]}}'.encode(), 422, "image 2 is not base64"),
         ("application/json", json.dumps({"images": ["a"] * 65}).encode(), 413, "may hold 64 images, not 65"),
     ],
@@ -172,6 +178,47 @@ def test_features_that_are_refused(features, value, complaint):
     assert complaint in found.json()["error"]
 
 
+def test_few_bytes_cannot_take_much_memory():
+    """Bodies that are small as text and large as Python objects; what is left to parse is text once more."""
+    size = 2**21
+    bodies = [
+        b'{"features": [' + b"[]," * (size // 3) + b"[]]}",
+        b'{"features": ' + b"[" * size + b"]" * size + b"}",
+        b'{"features": [' + b"{}," * (size // 3) + b"0]}",
+        b'{"features": [[' + b"0," * (size // 2) + b"0]]}",
+        b'{"features": {' + b'"":0,' * (size // 5) + b'"a":0}}',
+        b'{"features": ["' + b"a" * size + b'\\ud83d\\ude00"]}',
+        b'{"features": ["' + b"a" * size + b'\xf0\x9f\x98\x80"]}',
+        b'{"features": ["' + b"a" * size + b'"]}',
+    ]
+    for body in bodies:
+        tracemalloc.start()
+        with suppress(HTTPException):
+            read_json(body, "features", 1000)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2.2 * len(body), body[:20]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads /proc")
+def test_the_memory_of_a_server_is_bounded(tmp_path):
+    """Four bodies at once, of the largest allowed size, that parsed would take 1.6 GB."""
+    with command(as_they_are(tmp_path / "m.onnx"), "--threads", 2) as (child, port):
+        before = peak_memory(child.pid)
+        nested = b'{"features": [' + b"[]," * (16 * 2**20 // 3 - 10) + b"[]]}"
+        answers, threads = together(port, [nested] * 4, "application/json")
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert [status for status, _, _ in answers] == [413] * 4
+        assert peak_memory(child.pid) - before < 10 * 16  # MB: at most each body twice
+
+
+def peak_memory(pid):
+    """Return the most memory that a process has taken, in MB."""
+    with open(f"/proc/{pid}/status") as lines:
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
 def test_features_must_be_json(features):
     found = features.post("/predict", content=RED, headers={"content-type": "image/png"})
     assert (found.status_code, "send features" in found.json()["error"]) == (415, True)
@@ -193,13 +240,14 @@ def test_other_paths_and_methods(images):
 
 def test_no_image_may_have_too_many_pixels(images, monkeypatch):
     assert images.post("/predict", content=picture((1, 2, 3), size=(100, 100))).status_code == 200
-    monkeypatch.setattr(serving, "_PIXELS", 9999)
+    monkeypatch.setattr(decoding, "LARGEST", 9999)
     found = images.post("/predict", content=picture((1, 2, 3), size=(100, 100)))
-    assert (found.status_code, found.json()["error"]) == (422, "the body has too many pixels, 100 × 100")
+    assert found.status_code == 422
+    assert found.json()["error"] == "the body: too large: 100 × 100 pixels, at most 9,999"
     huge = bytearray(picture((1, 2, 3), "BMP"))  # says that it is larger than any memory
     huge[18:26] = (2**30).to_bytes(4, "little") * 2
     found = images.post("/predict", content=bytes(huge))
-    assert (found.status_code, "too many pixels" in found.json()["error"]) == (422, True)
+    assert (found.status_code, "too large" in found.json()["error"]) == (422, True)
 
 
 def test_postscript_is_not_run(images):
@@ -333,23 +381,23 @@ def running(model, limits=None):
     assert not thread.is_alive()
 
 
-def ask(port, body=RED, path="/predict", method="POST"):
+def ask(port, body=RED, path="/predict", method="POST", kind="image/png"):
     """Send one request; return the status, the headers and the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
-        connection.request(method, path, body, {"content-type": "image/png"} if body else {})
+        connection.request(method, path, body, {"content-type": kind} if body else {})
         found = connection.getresponse()
         return found.status, dict(found.getheaders()), json.loads(found.read())
     finally:
         connection.close()
 
 
-def together(port, bodies):
+def together(port, bodies, kind="image/png"):
     """Send requests at once; return what each thread will have been answered, and the threads."""
     answers = [None] * len(bodies)
 
     def send(number):
-        answers[number] = ask(port, bodies[number])
+        answers[number] = ask(port, bodies[number], kind=kind)
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(len(bodies))]
     for thread in threads:
@@ -420,7 +468,7 @@ def test_a_body_that_is_too_large_is_not_read(models):
 
 
 def test_a_slow_client_stands_in_nobodys_way(models, monkeypatch):
-    monkeypatch.setattr(serving, "_PATIENCE", 6)  # time enough to see it wait, on a busy machine too
+    monkeypatch.setattr(sockets, "PATIENCE", 6)  # time enough to see it wait, on a busy machine too
     with (
         running(models["images"], Limits(wait_ms=0)) as (port, _),
         socket.create_connection(("127.0.0.1", port), PATIENCE) as client,
@@ -516,29 +564,33 @@ def test_a_failing_model_is_a_500_that_tells_nothing(models):
 # ---- the command -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
-def test_the_command_answers_until_ctrl_c(tmp_path):
-    words = ["serve", as_they_are(tmp_path / "m.onnx"), "--port", "0", "--max-body", "0.01"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "tertium", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
+@contextmanager
+def command(*words):
+    """Run `tertium serve`; give the process and the port."""
+    words = [sys.executable, "-m", "tertium", "serve", *map(str, words), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
             line = child.stdout.readline()
             assert "(3 classes) on http://127.0.0.1:" in line
-            port = int(line.rpartition(":")[2])
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-            body = json.dumps({"features": [[0, 1, 2]]})
-            connection.request("POST", "/predict", body, {"content-type": "application/json"})
-            answer = json.loads(connection.getresponse().read())
-            values = list(answer["predictions"][0]["probabilities"].values())
-            np.testing.assert_allclose(values, sigmoid([0, 1, 2]), atol=1e-6)
-            connection.request("POST", "/predict", bytes(20_000), {"content-type": "application/json"})
-            assert connection.getresponse().status == 413
-            connection.close()
-            child.send_signal(signal.SIGINT)
-            out, err = child.communicate(timeout=PATIENCE)
+            yield child, int(line.rpartition(":")[2])
         finally:
             child.kill()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_the_command_answers_until_ctrl_c(tmp_path):
+    with command(as_they_are(tmp_path / "m.onnx"), "--max-body", "0.01") as (child, port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        body = json.dumps({"features": [[0, 1, 2]]})
+        connection.request("POST", "/predict", body, {"content-type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        values = list(answer["predictions"][0]["probabilities"].values())
+        np.testing.assert_allclose(values, sigmoid([0, 1, 2]), atol=1e-6)
+        connection.request("POST", "/predict", bytes(20_000), {"content-type": "application/json"})
+        assert connection.getresponse().status == 413
+        connection.close()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=PATIENCE)
     assert (child.returncode, out, err) == (0, "Stopped.\n", "")
 
 
@@ -562,7 +614,7 @@ def test_mistakes_of_the_command(tertium, tmp_path, models):
         port = taken.getsockname()[1]
         code, _, err = tertium("serve", tmp_path / "no.onnx", "--port", port)
     assert (code, "choose another --port" in " ".join(err.split())) == (2, True)
-    with pytest.raises(InputError, match="no address to listen on"):
+    with pytest.raises(InputError, match="cannot listen on no such host: it is no address of this machine"):
         listen("no such host", 0)
 
 

@@ -23,7 +23,7 @@ def serve(
         float, typer.Option(min=0, max=1000, help="How long the first of them waits for others.")
     ] = 5.0,
     queue: Annotated[
-        int, typer.Option(min=1, help="Images on their way at once; beyond that the answer is 503.")
+        int, typer.Option(min=1, help="Images in progress at once; beyond that the answer is 503.")
     ] = 64,
     max_body: Annotated[float, typer.Option(min=0.001, help="Largest request in MB; above it, 413.")] = 16.0,
     threads: Annotated[
@@ -39,11 +39,12 @@ def serve(
 
       curl --data-binary @photo.jpg 'http://127.0.0.1:8000/predict?top=5'
 
-    POST /predict takes one image as the body, or JSON: {"images": [BASE64, ...]}, and for a model trained
-    on features {"features": [[...], ...]}. GET /health says whether it is ready. Ctrl-C ends it, after what
-    has been taken on is answered. There is no authentication.
+    POST /predict takes one image as the body, or JSON: {"images": [BASE64, ...]}, and for a model trained on
+    features {"features": [[...], ...]}. GET /health says whether it is ready. Ctrl-C ends it, after open
+    requests are answered. There is no authentication.
     """
-    from tertium.web.serving import Limits, is_loopback, listen, load, server
+    from tertium.web.serving import Limits, load, server
+    from tertium.web.sockets import is_loopback, listen
 
     limits = Limits(max_batch, wait_ms, queue, int(max_body * 2**20), threads)
     with listen(host, port) as listener:

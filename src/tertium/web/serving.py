@@ -1,18 +1,15 @@
-"""A model behind HTTP: images or features in, probabilities out; what comes together runs as one batch.
+"""A model behind HTTP: images or features in, probabilities out; simultaneous requests run as one batch.
 
 The event loop only moves bytes. Bodies are read and decoded in a few threads, and one thread runs the model.
-What is not answered yet is counted, and beyond a limit refused, so memory has a bound.
+Requests in progress are counted, and refused beyond a limit, so memory is bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import io
-import ipaddress
 import json
 import os
-import socket
 import tempfile
 import threading
 import time
@@ -27,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
+from tertium.data.decoding import decode_image
 from tertium.data.pictures import resized
 from tertium.errors import InputError, did_you_mean
 from tertium.prediction.exported import Exported
@@ -37,16 +34,15 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect, Request
+    from starlette.requests import Request
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
+
+    from tertium.web.sockets import make_server, read_body
 except ModuleNotFoundError:
     raise InputError("serving needs Starlette and Uvicorn: pip install 'tertium[onnx,web]'") from None
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # no others: PostScript would start a program
-_PIXELS = 2**26  # of one image: decoded, some 270 MB
-_PATIENCE = 30  # seconds that a client has to send its body, and that open requests have at the end
-_CONNECTIONS = 512  # open at once; a process may often have 1,024 files
+_FEW = 1000  # values that any body may hold, so that what is wrong with it is said
 _BARE = ("", "application/octet-stream", "application/x-www-form-urlencoded")  # what curl says by itself
 
 USAGE = """Tertium: the probability of each class.
@@ -229,27 +225,23 @@ def decode(image: Any, size: int, what: str) -> npt.NDArray[np.uint8]:
         body = image if isinstance(image, bytes) else base64.b64decode(image, validate=True)
     except (ValueError, TypeError):
         raise InputError(f"{what} is not base64") from None
-    try:
-        with Image.open(io.BytesIO(body), formats=_FORMATS) as opened:
-            if opened.width * opened.height > _PIXELS:
-                raise InputError(f"{what} has too many pixels, {opened.width} × {opened.height}")
-            return np.asarray(resized(opened.convert("RGB"), size))
-    except InputError:
-        raise
-    except UnidentifiedImageError:
-        raise InputError(f"{what} is no image that can be read ({', '.join(_FORMATS)})") from None
-    except Image.DecompressionBombError:
-        raise InputError(f"{what} has too many pixels") from None
-    except Exception:  # Pillow raises anything at all for damaged files
-        raise InputError(f"{what} is a damaged image") from None
+    return np.asarray(resized(decode_image(body, what), size))
 
 
-def read_json(body: bytes, name: str) -> list[Any]:
-    """Return the list under the one name that a body of JSON must have."""
+def read_json(body: bytes, name: str, most: int) -> list[Any]:
+    """Return the list under the one name that a body of JSON must have.
+
+    A small body can stand for much memory, so its values are counted before it is parsed, and characters
+    are not let in that would take four bytes each; base64 and numbers have none of those.
+    """
+    if sum(body.count(mark) for mark in (b",", b"[", b"{")) > most:
+        raise HTTPException(413, f"the body holds more than {most:,} values")
     try:
-        value = json.loads(body)
+        if b"\\u" in body:
+            raise ValueError("an escape")
+        value = json.loads(str(body, "ascii"))
     except (ValueError, RecursionError):
-        raise HTTPException(400, "the body is not valid JSON") from None
+        raise HTTPException(400, "the body is not valid JSON in plain ASCII") from None
     found = value[name] if isinstance(value, dict) and list(value) == [name] else None
     if not isinstance(found, list) or not found:
         raise InputError(f'the body must be {{"{name}": [...]}}, a list that is not empty, and nothing else')
@@ -308,8 +300,7 @@ class Service:
         wish = Wish.parse(request.query_params)
         as_json = self._is_json(request)
         with self.room.hold(1):
-            body = await self._body(request)
-            parts = await self._parts(body) if as_json else [body]
+            parts = await self._parts(await self._body(request), as_json)
             with self.room.hold(len(parts) - 1):
                 rows = await self._rows(parts)
                 with self.room.hand_over(len(rows)):
@@ -341,32 +332,18 @@ class Service:
         raise HTTPException(415, 'send one image as the body, or application/json: {"images": ["<base64>"]}')
 
     async def _body(self, request: Request) -> bytes:
-        """Read a body, but never more than is allowed."""
-        most = self.limits.max_body
-        too_large = HTTPException(413, f"the body is larger than {most:,} bytes")
-        if int(request.headers.get("content-length", "0")) > most:
-            raise too_large
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        raise too_large
-                    parts.append(part)
-        except TimeoutError:
-            gone = {"Connection": "close"}
-            raise HTTPException(408, f"the body did not come within {_PATIENCE} seconds", gone) from None
-        except ClientDisconnect:
-            raise HTTPException(400, "the connection was closed before the body had come") from None
-        if not size:
+        body = await read_body(request, self.limits.max_body)
+        if not body:
             raise HTTPException(400, "the body is empty")
-        return b"".join(parts)
+        return body
 
-    async def _parts(self, body: bytes) -> list[Any]:
-        """Return the images, still in base64, or the rows of features that a body of JSON holds."""
-        name = "images" if self.model.size else "features"
-        found: list[Any] = await self._apart(read_json, body, name)
+    async def _parts(self, body: bytes, as_json: bool) -> list[Any]:
+        """Return an image as it is, or what a body of JSON holds: images in base64, or rows of features."""
+        if not as_json:
+            return [body]
+        name, width = ("images", 1) if self.model.size else ("features", self.model.width)
+        most = max(_FEW, (self.limits.queue + 1) * (width + 1))
+        found: list[Any] = await self._apart(read_json, body, name, most)
         if len(found) > self.limits.queue:
             raise HTTPException(413, f"a request may hold {self.limits.queue} {name}, not {len(found):,}")
         return found
@@ -425,36 +402,6 @@ def _failed(request: Request, error: Exception) -> Response:
 # ---- running it ------------------------------------------------------------------------------------------
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address.
-
-    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0")]
-    [True, True, True, False]
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes any that is free."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"{host}: no address to listen on ({error})") from None
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(place)
-        found.listen(128)
-    except OSError as error:
-        found.close()
-        reason = error.strerror or error
-        raise InputError(f"cannot listen on {host} port {port} ({reason}); choose another --port") from None
-    return found
-
-
 def load(path: Path, threads: int | None = None) -> Exported:
     """Return an exported model, or the model of a run folder, which is exported to a temporary file."""
     if not path.is_dir():
@@ -471,12 +418,4 @@ def server(model: Exported, limits: Limits | None = None) -> uvicorn.Server:
     """Return what answers requests until SIGINT or SIGTERM, and then finishes what it has taken on."""
     # What is wrong with an image is told to the client; strangers shall not fill the log with it.
     warnings.filterwarnings("ignore", module="PIL")
-    config = uvicorn.Config(
-        application(model, limits),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=_PATIENCE,
-    )
-    return uvicorn.Server(config)
+    return make_server(application(model, limits))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import socket
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tertium.web.sockets import is_loopback, parse_address
 
 HEADER = "x-tertium"  # which no form of another site can send
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -57,26 +58,9 @@ class Access:
         Another site's name that was made to point here is refused (DNS rebinding). An address cannot be
         made to point elsewhere.
         """
-        if _address(name) is None:
+        if parse_address(name) is None:
             return name in self.names
         return self.token is not None or is_loopback(name)
-
-
-def is_loopback(name: str) -> bool:
-    """Return whether a host name or address is this machine and nothing else.
-
-    >>> [is_loopback(name) for name in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
-    [True, True, True, False, False]
-    """
-    address = _address(name)
-    return name.lower() == "localhost" if address is None else address.is_loopback
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
 
 
 class Guard:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -25,6 +26,7 @@ from tertium.web.reviewing.answers import SAID, Said
 from tertium.web.reviewing.desk import Desk, Person, StaleError
 from tertium.web.reviewing.results import export
 from tertium.web.reviewing.views import Views
+from tertium.web.sockets import make_server, read_body
 
 _PAGE = {
     "/": ("review.html", "text/html"),
@@ -70,7 +72,12 @@ def make_app(desk: Desk, views: Views, access: Access, *, run: str, who: str) ->
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, access=access)],
-        exception_handlers={StaleError: _told(409), InputError: _told(400), sqlite3.Error: _unsaved},
+        exception_handlers={
+            StaleError: _told(409),
+            InputError: _told(400),
+            HTTPException: _refused,
+            sqlite3.Error: _unsaved,
+        },
     )
 
 
@@ -79,31 +86,10 @@ def check_name(who: Any) -> str:
     return _text({"name": who}, "name", _NAME)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Take a port before any long work is done; 0 takes any that is free."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise InputError(f"cannot listen at {host}, port {port}: {error}; choose another --port") from None
-
-
 def serve(app: Starlette, at: socket.socket) -> None:
     """Answer requests until stopped."""
-    import uvicorn
-
-    # No access log: it would hold the token.
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        lifespan="off",
-    )
     with suppress(KeyboardInterrupt):  # by then every answer is written and every request is done
-        uvicorn.Server(config).run(sockets=[at])
+        make_server(app, lifespan="off").run(sockets=[at])
 
 
 # ---- replies -----------------------------------------------------------------------------------------------
@@ -151,6 +137,11 @@ def _told(status: int) -> Callable[[Request, Exception], Response]:
     return lambda _, error: JSONResponse({"error": str(error)}, status)
 
 
+def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
 def _unsaved(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": f"Not saved: the file of answers cannot be written ({error})."}, 503)
 
@@ -159,16 +150,22 @@ def _unsaved(_: Request, error: Exception) -> Response:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > _LONGEST:
-        raise InputError(f"a request has at most {_LONGEST:,} bytes, and says how many")
     try:
-        body = json.loads(await request.body())
+        body = json.loads(await read_body(request, _LONGEST))
     except (ValueError, RecursionError):
         raise InputError("the request is not JSON") from None
-    if not isinstance(body, dict):
-        raise InputError("the request is not a JSON object")
+    if not isinstance(body, dict) or not _is_unicode(body):
+        raise InputError("the request is not a JSON object of characters")
     return body
+
+
+def _is_unicode(body: dict[str, Any]) -> bool:
+    """Return whether there is no half of a surrogate pair, which JSON can name but nobody can store."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _person(body: dict[str, Any]) -> Person:
