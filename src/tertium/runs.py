@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import platform
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from importlib.metadata import version
@@ -16,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tertium.errors import InputError
+from tertium.errors import InputError, some
 from tertium.files import read_sealed, replacing, write_sealed
 
 _VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
@@ -152,39 +155,116 @@ class RunFolder:
         """What a method keeps for each image, where that is large."""
         return self.path / "tables"
 
-    @classmethod
-    def create(cls, path: str | Path, *, overwrite: bool = False) -> RunFolder:
-        """Make an empty run folder; refuse one that holds anything, unless it is a run to be overwritten."""
-        path = Path(path)
-        cls.check_free(path, overwrite=overwrite)
-        folder = cls(path)
-        if path.is_dir() and overwrite and folder.config_file.exists():
-            shutil.rmtree(path)
-        path.mkdir(parents=True, exist_ok=True)
-        return folder
+    @property
+    def replaced(self) -> Path:
+        """An earlier run, until the one that replaces it has begun well."""
+        return self.path / ".replaced"
+
+    def _is_own(self, path: Path) -> bool:
+        """Return whether training, evaluating, exporting or reporting writes a file of this name here."""
+        trained = [self.config_file, self.epochs_file, self.log_file, self.summary_file, self.model_file]
+        trained += [self.weights_file, self.annotation_file, self.validation_file]
+        used = [self.evaluation_file, self.evaluation_file.with_suffix(".csv"), self.report_file]
+        used += [self.onnx_file, self.timm_file]
+        folders = [self.checkpoints, self.tables, self.replaced]
+        beside = path.name.startswith(self.report_file.stem) and path.suffix == ".csv"  # the report's tables
+        return path in trained + used + folders or beside
+
+    # ---- beginning -----------------------------------------------------------------------------------------
 
     @staticmethod
     def check_free(path: Path, *, overwrite: bool) -> None:
-        """Raise `InputError` if a run cannot be written here; called before any long work begins."""
+        """Raise `InputError` if a run cannot be written here; called before any long work begins.
+
+        A run is overwritten only if the folder proves to hold one, and nothing that a run does not write.
+        """
         if path.is_file():
             raise InputError(f"{path}: is a file, not a folder")
+        if path.is_symlink() and not path.exists():
+            raise InputError(f"{path}: is a link to a folder that does not exist")
         if not path.is_dir() or not any(path.iterdir()):
             return
         folder = RunFolder(path)
-        if not folder.config_file.exists():
+        if not folder.config_file.is_file() and not folder.replaced.is_dir():
             raise InputError(f"{path}: the folder is not empty and holds no run; choose another --out")
         if not overwrite:
             raise InputError(f"{path}: already holds a run; choose another --out, or add --overwrite")
+        if folder.config_file.is_file() and not {"settings", "data"} <= folder.config().keys():
+            raise InputError(f"{folder.config_file}: is not of a run; choose another --out")
         if folder.answers_file.exists():
             raise InputError(
                 f"{path}: holds people's answers ({folder.answers_file.name}); "
                 "move them, or choose another --out"
             )
+        strange = sorted(each.name for each in path.iterdir() if not folder._is_own(each))
+        if strange:
+            raise InputError(
+                f"{path}: also holds what no run writes ({some(strange)}), so it is not overwritten; "
+                "move that, or choose another --out"
+            )
+
+    @classmethod
+    def create(cls, path: str | Path, *, overwrite: bool = False) -> RunFolder:
+        """Make a run folder; one that is overwritten is set aside until `settle` or `restore` is called."""
+        path = Path(path)
+        cls.check_free(path, overwrite=overwrite)
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path)
+        if folder.replaced.is_dir():  # the run that should have replaced it never began well
+            folder._clear()
+        elif folder.config_file.is_file():
+            folder.replaced.mkdir()
+            for each in sorted(path.iterdir()):
+                if each != folder.replaced:
+                    each.rename(folder.replaced / each.name)
+        return folder
+
+    def settle(self) -> None:
+        """Remove the run that this one replaces."""
+        shutil.rmtree(self.replaced, ignore_errors=True)
+
+    def restore(self) -> None:
+        """Put the run back that this one should have replaced, if there was one."""
+        if self.replaced.is_dir():
+            self._clear()
+            for each in sorted(self.replaced.iterdir()):
+                each.rename(self.path / each.name)
+            self.replaced.rmdir()
+
+    def _clear(self) -> None:
+        """Remove what a run has written, but for the one that it replaces."""
+        for each in self.path.iterdir():
+            if each.is_dir() and each != self.replaced and self._is_own(each):
+                shutil.rmtree(each)
+            elif not each.is_dir() and self._is_own(each):
+                each.unlink()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training here; one that is killed leaves no lock behind."""
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # Windows has no such lock
+            yield
+            return
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise InputError(
+                f"{self.path}: another process is training in this folder; wait until it has ended"
+            ) from None
+        finally:
+            os.close(handle)
 
     def write_config(self, settings: dict[str, Any], data: RunData) -> None:
         """Write what decides the outcome: the resolved settings, the data, the versions."""
         versions = {name: version(name) for name in _VERSIONS} | {"python": platform.python_version()}
-        config = {"settings": settings, "data": data.to_dict(), "versions": versions}
+        config: dict[str, Any] = {"settings": settings, "data": data.to_dict(), "versions": versions}
+        # The same settings and data give the same run, so they can tell one run from another.
+        told = json.dumps([settings, data.to_dict()], sort_keys=True)
+        config["run"] = hashlib.sha256(told.encode()).hexdigest()[:16]
         write_sealed(self.config_file, config)
 
     def append(self, record: dict[str, Any]) -> None:
@@ -204,7 +284,7 @@ class RunFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``: its presence says that the run is complete."""
-        write_sealed(self.summary_file, summary)
+        write_sealed(self.summary_file, {**summary, "run": self.id()})
 
     # ---- reading -----------------------------------------------------------------------------------------
 
@@ -219,6 +299,11 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """Return the resolved settings, the data and the versions."""
         return read_sealed(self.config_file)
+
+    def id(self) -> str | None:
+        """Return what tells this run from others; runs of earlier versions have nothing."""
+        found: str | None = self.config().get("run")
+        return found
 
     def data(self) -> RunData:
         """Return what the run was trained on."""

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +50,7 @@ _ROWS = 4096  # of features that are checked at a time
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training gave: the model ready for use, the figures of each epoch, a summary."""
+    """The result of training: the model ready for use, the figures of each epoch, a summary."""
 
     trained: Trained
     records: list[Record]
@@ -80,14 +80,18 @@ class Session:
         validation: Part,
         progress: Progress,
         fabric: Fabric,
+        *,
+        truth: Labels | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        """``truth`` and ``watch`` are for the record only: nothing of them reaches the training."""
         self.settings, self.method, self.progress, self.fabric = settings, method, progress, fabric
         self.training, self.validation = training, validation
         self.folder: RunFolder | None = None
         self.start: Checkpoint | None = None  # where to go on
         self.done: dict[str, Fitted] = {}  # phases that are over
-        self.truth: Labels | None = None  # for the record only
-        self.watch: Watch | None = None  # likewise
+        self.truth, self.watch = truth, watch
+        self.held = ExitStack()  # the lock on the folder
         self.memorised: dict[str, Any] = {}  # what was, by phase
         self.annotation: Annotation | None = None  # of the training labels, if the method models it
         self.stops = Stops()
@@ -122,19 +126,32 @@ class Session:
     def create_folder(self, out: Path, data: RunData, *, overwrite: bool) -> None:
         """Begin a run folder, which all processes must see."""
         if rank() == 0:
+            out.mkdir(parents=True, exist_ok=True)
+            self.held.enter_context(RunFolder(out).locked())
             RunFolder.create(out, overwrite=overwrite).write_config(self.settings.to_dict(), data)
         barrier()
         self.folder = RunFolder(out)
 
-    def take_up(self) -> None:
-        """Find the checkpoint to go on from, and set the record back to it."""
-        assert self.folder is not None
+    def take_up(self, folder: RunFolder) -> None:
+        """Find the checkpoint of a run to go on from, and set its record back to that."""
+        if rank() == 0:
+            self.held.enter_context(folder.locked())
+        self.folder = folder
         self.start = self._checkpoints().latest(self._say)
         if self.start is None:
             self._say("there is no checkpoint: the run begins again")
+        elif self.start.figures.get("run") != folder.id():
+            raise InputError(f"{self.start.folder}: is a checkpoint of another run; remove it")
         self.records = self.start.figures["records"] if self.start else []
         if rank() == 0:
             self.folder.rewrite(self.records)
+
+    def close(self) -> None:
+        """Let go of the folder; a run that failed before its first epoch gives way to the one it replaces."""
+        if self.folder is not None and rank() == 0 and not self.records and not self.stops.number:
+            self.folder.restore()
+        self.held.close()
+        self.done.clear()  # which leads back to the session: features would stay until a collection
 
     def _checkpoints(self) -> Checkpoints:
         assert self.folder is not None
@@ -283,7 +300,7 @@ class Session:
             self._checkpoints(),
             self.stops,
             minutes=self.settings.checkpoint_minutes,
-            about={"phase": phase, "done": done, "records": self.records},
+            about={"run": self.folder.id(), "phase": phase, "done": done, "records": self.records},
             extra={
                 f"{name}.{key}": value
                 for name, fitted in self.done.items()
@@ -408,6 +425,7 @@ class Session:
         self.records.append(figures)
         if self.folder is not None and rank() == 0:
             self.folder.append(figures)
+            self.folder.settle()  # it has begun well
         self._say(epoch_line(figures))
 
     def _say(self, text: str) -> None:

@@ -54,17 +54,17 @@ def train(
     progress: Progress | None = None,
     **overrides: Any,
 ) -> Outcome:
-    """Train a classifier on images or ready features, of whose labels most may be unknown.
+    """Train a classifier on images or ready features whose labels may be mostly unknown.
 
     ``labels`` is a file or `Labels`; ``images`` a folder or pixels [N, H, W, 3]; ``features`` a ``.npy`` file
     or an array [N, D]. ``method`` is a name or a `Method`; every other setting and every parameter of the
     method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written.
 
     A label file is read with ``unlisted`` and ``classes`` (see `tertium.read_labels`). ``skip_damaged``
-    leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. Where the
-    hidden labels are known, ``truth`` lets the record show what is memorised and how right a method's
-    corrections are; training does not see it. ``watch`` gets the model after each epoch; what it returns is
-    ``watched`` in the epoch's record, no more.
+    leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. If the hidden
+    labels are known, give them as ``truth``: the record then also shows what is memorised and how many of a
+    method's corrections are right; training does not see them. ``watch`` gets the model after each epoch;
+    what it returns is stored as ``watched`` in the epoch's record and has no other effect.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.normal(size=(200, 8))
@@ -85,8 +85,8 @@ def train(
     training, validation = _divide(everything.without(left_out), images, features, settings)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
-    with _session(settings, chosen, training, validation, progress) as session:
-        session.truth, session.watch = _truth(truth), watch
+    record = {"truth": _truth(truth), "watch": watch}
+    with _session(settings, chosen, training, validation, progress, **record) as session:
         if out is not None:
             data = dataclasses.replace(
                 _describe(training, validation, session.truth),
@@ -138,9 +138,8 @@ def resume(
     for key, now in _fingerprints(training, validation).items():
         if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
-    with _session(settings, chosen, training, validation, progress) as session:
-        session.folder, session.truth = folder, _truth(data.truth)
-        session.take_up()
+    with _session(settings, chosen, training, validation, progress, truth=_truth(data.truth)) as session:
+        session.take_up(folder)
         return session.run()
 
 
@@ -196,7 +195,12 @@ def _damaged(images: Images | None, labels: Labels, progress: Progress | None) -
 
 @contextmanager
 def _session(
-    settings: Settings, method: Method, training: Part, validation: Part, progress: Progress | None
+    settings: Settings,
+    method: Method,
+    training: Part,
+    validation: Part,
+    progress: Progress | None,
+    **record: Any,
 ) -> Iterator[Session]:
     """Start the processes, prepare what they share, and tell a lost process from other errors."""
     fabric = make_fabric(settings)
@@ -206,7 +210,7 @@ def _session(
     # A method's own random numbers come from its generator; this covers layers such as dropout.
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)  # random weights are the same in all processes
-        session = Session(settings, method, training, validation, progress or Progress(), fabric)
+        session = Session(settings, method, training, validation, progress or Progress(), fabric, **record)
         try:
             session.prepare()
             torch.manual_seed(settings.seed + rank())
@@ -219,7 +223,7 @@ def _session(
                 ) from None
             raise
         finally:
-            session.done.clear()  # which leads back to the session: features would stay until a collection
+            session.close()
 
 
 def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, Settings]:
