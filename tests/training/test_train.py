@@ -14,8 +14,8 @@ from tertium.labels import Labels
 from tertium.labels.readers import read_labels
 from tertium.methods import make
 from tertium.prediction.trained import Trained
-from tertium.schemes import parse
 from tertium.runs import RunFolder
+from tertium.schemes import parse
 from tertium.training.session import Session
 from tertium.training.train import train
 from tests.conftest import SHARED
@@ -79,7 +79,9 @@ def test_a_run_folder_holds_what_was_done(tmp_path, rng):
     assert data["training_images"] + data["validation_images"] == 300
     assert len(data["validation"]) == data["validation_images"] == 45
     assert folder.records() == outcome.records
-    assert folder.summary() == json.loads(json.dumps(outcome.summary))
+    summary = folder.summary()
+    assert summary.pop("run") == folder.id()
+    assert summary == json.loads(json.dumps(outcome.summary))
     loaded = Trained.load(out)
     np.testing.assert_array_equal(
         loaded.predict_proba(features=features), outcome.trained.predict_proba(features=features)
