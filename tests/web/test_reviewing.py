@@ -247,6 +247,17 @@ def test_images_are_lent_to_one_window_at_a_time(answers, clock):
     assert answers.lease("w4", ["c", "b"], 100) == "b"
 
 
+def test_a_clock_that_is_put_back_blocks_no_image(answers, clock):
+    assert answers.lease("w1", ["a"], 100) == "a"
+    clock.wait(-1)  # as a clock is set right by the network
+    assert answers.lease("w2", ["a"], 100) is None
+    clock.wait(-3 * 3600)
+    assert answers.lease("w2", ["a"], 100) == "a"
+    answers.seize("w1", "a", 100)
+    clock.wait(-3 * 3600)
+    assert answers.lease("w2", ["a"], 100) == "a"
+
+
 def test_files_that_hold_no_answers(tmp_path):
     (tmp_path / "text.sqlite").write_text("these are not answers " * 100)
     with sqlite3.connect(tmp_path / "other.sqlite") as other:

@@ -270,9 +270,12 @@ class Answers:
         A window has one image at a time, for so many seconds.
         """
         now = self._now().timestamp()
+        latest = now + 2 * seconds  # what lasts longer was written before the clock was put back
         with self._writing():
             mine = self._db.execute("SELECT image FROM leases WHERE window = ?", (window,)).fetchone()
-            self._db.execute("DELETE FROM leases WHERE until <= ? OR window = ?", (now, window))
+            self._db.execute(
+                "DELETE FROM leases WHERE until <= ? OR until > ? OR window = ?", (now, latest, window)
+            )
             taken = {image for (image,) in self._db.execute("SELECT image FROM leases")}
             free = (image for image in images if image not in taken)
             image = mine[0] if mine and mine[0] in images and mine[0] not in taken else next(free, None)
