@@ -62,6 +62,7 @@ def slow(document, crowd):
         matrix = []
         for image in images:
             row = []
+            seen = any(item["image_id"] == image["id"] for item in document["annotations"])
             for category in categories:
                 marks = {
                     item.get("iscrowd") or 0
@@ -69,7 +70,7 @@ def slow(document, crowd):
                     if item["image_id"] == image["id"] and item["category_id"] == category["id"]
                 }
                 only_crowd = marks == {1} and crowd == "unknown"
-                row.append(0 if only_crowd else 1 if marks else -1)
+                row.append(0 if only_crowd or not seen else 1 if marks else -1)
             matrix.append(row)
         names = [category["name"] for category in categories], [image["file_name"] for image in images]
         return Labels.from_dense(matrix, classes=names[0], images=names[1])
@@ -77,18 +78,39 @@ def slow(document, crowd):
         return None
 
 
-def test_every_category_is_known_in_every_image(tmp_path):
+def test_every_category_is_known_in_annotated_images(tmp_path):
     reading = read(write(tmp_path, instances()))
     assert reading.labels.images.to_pylist() == ["0012.jpg", "b.jpg", "nothing.jpg"]
     assert reading.labels.classes == ("dog", "person", "giraffe")
-    np.testing.assert_array_equal(reading.labels.dense(), [[1, 1, -1], [-1, 1, -1], [-1, -1, -1]])
-    assert reading.notes == ()
+    np.testing.assert_array_equal(reading.labels.dense(), [[1, 1, -1], [-1, 1, -1], [0, 0, 0]])
+    told = "every class is unknown there; --empty absent says otherwise"
+    assert reading.notes == (f"1 of 3 images have no annotation: {told}",)
     assert reading.tree is None
+
+
+def test_images_without_annotations_may_be_empty(tmp_path):
+    reading = read(write(tmp_path, instances()), empty="absent")
+    np.testing.assert_array_equal(reading.labels.dense(), [[1, 1, -1], [-1, 1, -1], [-1, -1, -1]])
+    told = "every class is absent there; --empty unknown says otherwise"
+    assert reading.notes == (f"1 of 3 images have no annotation: {told}",)
+    document = instances()
+    del document["images"][2]
+    assert read(write(tmp_path, document)).notes == ()
+    with pytest.raises(InputError, match='did you mean "absent"'):
+        read(write(tmp_path, document), empty="abesnt")
+
+
+def test_file_names_are_paths(tmp_path):
+    document = instances()
+    document["images"][0]["file_name"] = "./photos//0012.jpg"
+    path = write(tmp_path, document)
+    assert read(path).labels.images[0].as_py() == "photos/0012.jpg"
+    assert read_boxes(path).images[0].as_py() == "photos/0012.jpg"
 
 
 def test_a_crowd_may_be_unknown(tmp_path):
     labels = read(write(tmp_path, instances()), crowd="unknown").labels
-    np.testing.assert_array_equal(labels.dense(), [[1, 0, -1], [-1, 1, -1], [-1, -1, -1]])
+    np.testing.assert_array_equal(labels.dense(), [[1, 0, -1], [-1, 1, -1], [0, 0, 0]])
 
 
 def test_images_by_number(tmp_path):
@@ -110,7 +132,7 @@ def test_notes_on_repeated_annotations(tmp_path):
     document = instances()
     document["annotations"].append(document["annotations"][0])
     reading = read(write(tmp_path, document))
-    assert reading.notes == ("1 annotations have the id of an earlier one",)
+    assert reading.notes[0] == "1 annotations have the id of an earlier one"
     assert reading.labels == read(write(tmp_path, instances())).labels
 
 
@@ -177,6 +199,7 @@ def test_written_labels_read_back(tmp_path_factory, seed, crowd):
         "categories": [{"name": name, "id": int(key)} for name, key in zip(classes, keys, strict=True)],
     }
     path = write(tmp_path_factory.mktemp("coco"), document)
+    matrix[(matrix < 0).all(axis=1)] = 0  # nothing is annotated there
     expected = Labels.from_dense(matrix, classes=classes, images=[f"{number:05}.jpg" for number in numbers])
     assert read(path, crowd=crowd).labels == expected == slow(document, crowd)
 

@@ -49,7 +49,7 @@ def keep(reading: Reading, out: Path) -> None:
         say(f"Note: {note}.")
 
 
-# ---- tables: Open Images -----------------------------------------------------------------------------------
+# ---- tables: Open Images, wide tables ----------------------------------------------------------------------
 
 
 class Machine(enum.StrEnum):
@@ -122,6 +122,81 @@ def openimages(
     keep(reading, out)
 
 
+class Preset(enum.StrEnum):
+    """Meanings of values that are often used."""
+
+    binary = "binary"
+    positives = "positives"
+    signed = "signed"
+    chexpert = "chexpert"
+
+
+@convert.command("wide")
+def wide(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Table: .csv, .tsv, .jsonl or .parquet.")],
+    out: Out,
+    positive: Annotated[
+        list[str] | None, typer.Option(help="A value that means present. Can be repeated.")
+    ] = None,
+    negative: Annotated[
+        list[str] | None, typer.Option(help="A value that means absent. Can be repeated.")
+    ] = None,
+    unknown: Annotated[
+        list[str] | None,
+        typer.Option(help="A value that means unknown; '' is an empty cell. Can be repeated."),
+    ] = None,
+    preset: Annotated[Preset | None, typer.Option(help="The meaning of values by a name; see above.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="The column with the file names of the images (default: image).")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="A column that is not a class. Can be repeated.")
+    ] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="The columns that are classes, one name a line.")
+    ] = None,
+    suffix: Annotated[str, typer.Option(help="What to add to each image id, such as .jpg.")] = "",
+    contradictions: Rule = Contradictions.error,
+) -> None:
+    """A wide table: one row for each image, one column for each class.
+
+    You say which values mean **present**, **absent** and **unknown**; a value that you do not name is an
+    error that lists it. 1 and 1.0 are the same. A column split gives the splits. Presets:
+
+    - binary: 1 is present, 0 absent
+    - positives: 1 is present, 0 and empty cells unknown
+    - signed: 1 is present, -1 absent, 0 and empty cells unknown
+    - chexpert: 1 is present, 0 absent, -1 and empty cells unknown; images are in the column Path
+
+    **Examples**
+
+      tertium convert wide table.csv --positive 1 --negative 0 --unknown '' --out labels.csv
+
+      tertium convert wide train.csv --preset positives --image id --suffix .jpg --out labels.parquet
+    """
+    from tertium.labels.formats.wide import chosen_layout, read
+    from tertium.labels.readers import read_classes
+
+    layout = chosen_layout(
+        None if preset is None else preset.value,
+        positive=positive or (),
+        negative=negative or (),
+        unknown=unknown or (),
+        image=image,
+    )
+    with watching() as progress:
+        reading = read(
+            file,
+            layout,
+            classes=None if classes is None else read_classes(classes),
+            ignore=ignore or (),
+            suffix=suffix,
+            contradictions=contradictions.value,
+            progress=progress,
+        )
+    keep(reading, out)
+
+
 # ---- JSON and XML: COCO, LVIS, Pascal VOC ------------------------------------------------------------------
 
 
@@ -130,6 +205,13 @@ class Crowd(enum.StrEnum):
 
     present = "present"
     unknown = "unknown"
+
+
+class Empty(enum.StrEnum):
+    """What a category is in an image of COCO without annotations."""
+
+    unknown = "unknown"
+    absent = "absent"
 
 
 class ImageId(enum.StrEnum):
@@ -163,13 +245,16 @@ def coco(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="instances_*.json, also gzipped.")],
     out: Out,
     crowd: CrowdChoice = Crowd.present,
+    empty: Annotated[
+        Empty, typer.Option(help="What every category is in an image without annotations.")
+    ] = Empty.unknown,
     image_id: ImageIdChoice = ImageId.file_name,
 ) -> None:
-    """MS-COCO, instances: every category is annotated in every image.
+    """MS-COCO, instances: every category is annotated in every image that has annotations.
 
-    A category with an annotation is **present**, every other is **absent**, also in images without
-    annotations. With --crowd unknown, a category that is only there as a crowd is **unknown**; otherwise
-    nothing is. Image ids are file names.
+    A category with an annotation is **present**, every other is **absent**. In an image without annotations
+    everything is **unknown**, because nothing tells whether somebody looked; --empty absent says that they
+    did. With --crowd unknown, a category that is only there as a crowd is unknown. Image ids are file names.
 
     **Example**
 
@@ -178,7 +263,7 @@ def coco(
     from tertium.labels.formats.coco import read
 
     with watching() as progress:
-        reading = read(file, crowd=crowd.value, image_id=image_id.value, progress=progress)
+        reading = read(file, crowd=crowd.value, empty=empty.value, image_id=image_id.value, progress=progress)
     keep(reading, out)
 
 

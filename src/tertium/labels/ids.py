@@ -13,7 +13,8 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MASKS = np.array(
     [(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64
 )  # of the first bytes of a word
-_ENDING = r"\.[A-Za-z0-9]{1,5}$"
+_ENDING, _LONGEST = r"([^/])\.[A-Za-z0-9]{1,5}$", 6  # letters with the dot
+_ALNUM = np.array([chr(code).isascii() and chr(code).isalnum() for code in range(256)])
 # "./" at the start or after a slash, and repeated slashes; the two of "https://" stay.
 _NEEDLESS = ((r"^(\./+)+", ""), (r"/(\./+)+", "/"), (r"([^:/])//+", r"\1/"), (r"^//+", "/"))
 
@@ -97,7 +98,7 @@ def spelling(ids: pa.StringArray) -> pa.StringArray:
     >>> spelling(pa.array(["x.y/A.JPG", "x.y/a"])).to_pylist()
     ['x.y/a', 'x.y/a']
     """
-    return pc.replace_substring_regex(_folded(ids), _ENDING, "")
+    return pc.replace_substring_regex(_folded(ids), _ENDING, r"\1")
 
 
 def _folded(ids: pa.StringArray) -> pa.StringArray:
@@ -140,12 +141,15 @@ def _lengths(ids: pa.StringArray) -> Ints:
 
 
 def _stem_lengths(ids: pa.StringArray) -> Ints:
-    """Return the lengths without the ending, a dot and up to five letters before the end."""
+    """Return the lengths without the ending: a dot and up to five letters or digits."""
     letters, ends, lengths = _letters(ids), _offsets(ids)[1:] - _offsets(ids)[0], _lengths(ids)
     stem = lengths.copy()
-    for size in range(6, 1, -1):  # the last dot wins
-        here = np.flatnonzero(lengths > size)
-        here = here[letters[ends[here] - size] == ord(".")]
+    rows = np.arange(len(ids))  # whose last letters are letters or digits so far
+    for size in range(2, _LONGEST + 1):
+        rows = rows[lengths[rows] > size]
+        rows = rows[_ALNUM[letters[ends[rows] - size + 1]]]
+        here = rows[letters[ends[rows] - size] == ord(".")]
+        here = here[letters[ends[here] - size - 1] != ord("/")]
         stem[here] = lengths[here] - size
     return stem
 

@@ -16,7 +16,7 @@ _OTHERS = (",", "|")  # what people also write between names, and seldom inside 
 _MISSING = frozenset({"nan", "none", "na", "n/a", "#n/a", "<na>", "null", "nil", "-", "?"})
 _INVISIBLE = {ord("\u200b"): None, ord("\ufeff"): None}  # zero-width space, byte-order mark
 _BREAKS = re.compile(r"[\s_-]+")
-_COMPARED = 20_000  # names at most that are compared letter by letter
+_COMPARED = 10_000  # names at most that are compared letter by letter
 _SHORT = 5  # letters that a word needs for a slip to be told from another word: cat and car are two classes
 _RARE = 10  # times as many labels must the other spelling have
 
@@ -118,7 +118,7 @@ def look_alike(names: Sequence[str], counts: Callable[[], Mapping[str, int]]) ->
     slips = [pair for pair in _slips(by_key) if _is_slip(*pair)] if len(by_key) <= _COMPARED else []
     if slips:
         known = counts()
-        for pair in slips:
+        for pair in dict.fromkeys(slips):
             rare, common = sorted((by_key[key][0] for key in pair), key=lambda name: known.get(name, 0))
             if _RARE * known.get(rare, 0) <= known.get(common, 0):
                 groups.append((common, rare))

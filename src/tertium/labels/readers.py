@@ -270,14 +270,15 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
     path, at = source.path, source.at
     said = _gather(source)
     naming = _Naming.of(said.labels, file)
-    suspects = [name for name in naming.names if name and name not in (classes or ())]
+    declared = set(classes or ())
+    suspects = [name for name in dict.fromkeys(naming.names) if name and name not in declared]
     notes = [
         *naming.notes,
         *_check_lists(suspects, said, file),
         *_check_missing(suspects, naming, said, file),
     ]
     nothing = np.array([not name for name in naming.names], dtype=bool)
-    if nothing.any():
+    if file.missing and nothing.any():
         said = said.without(nothing)
     names = list(classes) if classes is not None else sorted({name for name in naming.names if name})
     if not names:
@@ -421,7 +422,7 @@ def _check_lists(names: Sequence[str], said: _Said, file: LabelFile) -> list[str
 
 def _check_missing(names: Sequence[str], naming: _Naming, said: _Said, file: LabelFile) -> list[str]:
     """Refuse words that programs write for missing values, if they recur; return a note on others."""
-    found = [name for name in dict.fromkeys(names) if means_nothing(name)]
+    found = [name for name in names if means_nothing(name)]
     if not found or file.missing == ():
         return []
     times = {name: said.times(naming.names, name) for name in found}

@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels import Labels
 from tertium.labels.formats.json_stream import read_tables
+from tertium.labels.ids import normal_ids
 from tertium.labels.reading import Reading, settle
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
 
 Crowd = Literal["present", "unknown"]
+Empty = Literal["unknown", "absent"]
 ImageId = Literal["file_name", "id"]
 Rows = npt.NDArray[np.int64]
 
@@ -69,25 +71,29 @@ def read(
     path: str | Path,
     *,
     crowd: Crowd = "present",
+    empty: Empty = "unknown",
     image_id: ImageId = "file_name",
     progress: Progress | None = None,
 ) -> Reading:
     """Read an instances file.
 
-    Every image that the file lists is fully annotated: a category with an annotation is **present**, every
-    other is **absent**, also in an image without any annotation. A crowd (``iscrowd`` 1: a region with many
-    objects, not outlined one by one) makes its category present too; with ``crowd`` "unknown", a category
-    that only has crowds is **unknown**. Nothing else is.
+    An image with annotations is fully annotated: a category with an annotation is **present**, every other is
+    **absent**. In an image without any annotation everything is **unknown**, because nothing tells whether
+    somebody looked; with ``empty`` "absent", everything is absent there. A crowd (``iscrowd`` 1: a region
+    with many objects, not outlined one by one) makes its category present too; with ``crowd`` "unknown", a
+    category that only has crowds is **unknown**.
 
     An image's id is its ``file_name`` (so `--images` is the folder of the images), or its ``id`` as text.
     """
     _check_choice("crowd", crowd, get_args(Crowd))
+    _check_choice("label in an image without annotations", empty, get_args(Empty))
     wanted = {"images": _images(image_id), "categories": CATEGORIES, "annotations": _ANNOTATIONS}
     tables = read_tables(path, wanted, progress)
     annotations = tables["annotations"]
     rows = rows_of(path, annotations["image_id"], tables["images"], "images")
     columns = rows_of(path, annotations["category_id"], tables["categories"], "categories")
     crowds = _crowds(path, annotations["iscrowd"])
+    annotated = np.bincount(rows, minlength=len(tables["images"])) > 0
     return _full(
         path,
         rows,
@@ -95,7 +101,8 @@ def read(
         crowds & (crowd == "unknown"),
         classes=class_names(path, tables["categories"]),
         images=image_ids(path, tables["images"][image_id]),
-        notes=repeated_ids(annotations),
+        notes=[*repeated_ids(annotations), *_empty_images(annotated, empty)],
+        annotated=annotated if empty == "unknown" else None,
     )
 
 
@@ -222,7 +229,7 @@ def image_ids(path: str | Path, ids: pa.ChunkedArray) -> pa.StringArray:
     empty = np.flatnonzero(np.asarray(pc.equal(whole, "")))
     if empty.size:
         raise InputError(f'{path}: record {empty[0] + 1:,} of "images" has an empty file name')
-    return whole
+    return normal_ids(whole)
 
 
 # ---- records -----------------------------------------------------------------------------------------------
@@ -246,6 +253,14 @@ def _crowds(path: str | Path, values: pa.Array | pa.ChunkedArray) -> npt.NDArray
         raise InputError(f'{path}: "iscrowd" is {strange[0]} in an annotation; it must be 0 or 1')
     found: npt.NDArray[np.bool_] = crowds == 1
     return found
+
+
+def _empty_images(annotated: npt.NDArray[np.bool_], empty: Empty) -> list[str]:
+    """Return a note on images without annotations, if there are some."""
+    count = int((~annotated).sum())
+    other: Empty = "absent" if empty == "unknown" else "unknown"
+    told = f"every class is {empty} there; --empty {other} says otherwise"
+    return [f"{count:,} of {len(annotated):,} images have no annotation: {told}"] if count else []
 
 
 def _segments(path: str | Path, annotations: pa.Table) -> tuple[Rows, pa.StructArray]:

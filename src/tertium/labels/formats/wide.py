@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
@@ -22,7 +23,18 @@ from tertium.labels.ids import joined_rows
 from tertium.labels.labels import Rule
 from tertium.labels.names import tidy
 from tertium.labels.reading import Reading, settle, splits_of
-from tertium.labels.tables import Columns, Runs, TextTable, Vocabulary, Words, number_ids, runs, words
+from tertium.labels.tables import (
+    Columns,
+    Runs,
+    TextTable,
+    Vocabulary,
+    Words,
+    number_ids,
+    open_bytes,
+    reading,
+    runs,
+    words,
+)
 from tertium.progress import Progress
 
 IMAGE, SPLIT = "image", "split"
@@ -100,6 +112,35 @@ PRESETS = {
 }
 
 
+def chosen_layout(
+    preset: str | None = None,
+    *,
+    positive: Sequence[str] = (),
+    negative: Sequence[str] = (),
+    unknown: Sequence[str] = (),
+    image: str | None = None,
+) -> Layout:
+    """Return a preset with what is said otherwise, or a layout of the values alone.
+
+    >>> chosen_layout("signed", unknown=["?"], image="file").unknown
+    ('0', '', '?')
+    """
+    if preset is not None and preset not in PRESETS:
+        raise InputError(f'there is no preset "{preset}"; {did_you_mean(preset, PRESETS)}')
+    if preset is None and not positive:
+        raise InputError(
+            "say which values mean what, such as --positive 1 --negative 0 --unknown '', or name a --preset"
+        )
+    usual = PRESETS[preset] if preset is not None else Layout()
+    return replace(
+        usual,
+        positive=(*usual.positive, *positive),
+        negative=(*usual.negative, *negative),
+        unknown=(*usual.unknown, *unknown),
+        image=usual.image if image is None else image,
+    )
+
+
 def read(
     path: str | Path,
     layout: Layout,
@@ -110,7 +151,7 @@ def read(
     contradictions: Rule = "error",
     progress: Progress | None = None,
 ) -> Reading:
-    """Read a wide table from a .csv, .tsv (also gzipped) or .parquet file.
+    """Read a wide table from a .csv, .tsv or .jsonl file (also gzipped), or from .parquet.
 
     What the values mean is what the ``layout`` says, of which `PRESETS` has some; nothing is guessed. Every
     column is a class but that of the images, one called split, and those of ``ignore``; or ``classes``
@@ -119,6 +160,10 @@ def read(
     path = Path(path)
     if path.suffix == ".parquet":
         table = _Source(str(path), *_parquet(path))
+    elif ".jsonl" in path.suffixes:
+        table = _of_table(str(path), _json(path))
+    elif not {".csv", ".tsv"} & set(path.suffixes):
+        raise InputError(f"{path}: wide tables are read from .csv, .tsv, .jsonl and .parquet")
     else:
         text = TextTable.open(path)
         table = _Source(
@@ -148,13 +193,7 @@ def from_frame(
     array([[ 1, -1],
            [ 0,  1]], dtype=int8)
     """
-    table = pa.table(frame)
-    source = _Source(
-        "the table",
-        tuple(table.column_names),
-        partial(_batches, table.to_batches()),
-        lambda row: f"row {row + 1}",
-    )
+    source = _of_table("the table", pa.table(frame))
     return _read(source, layout, classes, ignore, suffix, contradictions)
 
 
@@ -305,6 +344,22 @@ def _parquet(path: Path) -> tuple[tuple[str, ...], _Blocks, Callable[[int], str]
     return tuple(file.schema_arrow.names), blocks, lambda row: f"row {row + 1}"
 
 
+def _json(path: Path) -> pa.Table:
+    """Return JSON lines as a table; a key that a line does not have is a missing value."""
+    with reading(path), open_bytes(path) as stream:
+        try:
+            return pa.json.read_json(stream)
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"{path}: not JSON lines with the same kind of value for a key ({error})"
+            ) from None
+
+
+def _of_table(name: str, table: pa.Table) -> _Source:
+    columns = tuple(table.column_names)
+    return _Source(name, columns, partial(_batches, table.to_batches()), lambda row: f"row {row + 1}")
+
+
 def _batches(
     batches: Iterable[pa.RecordBatch], wanted: Sequence[str], work: Callable[[Columns], _Block]
 ) -> Iterator[_Block]:
@@ -341,7 +396,7 @@ def wide_hint(path: Path, start: Columns) -> str | None:
     others = [name for name in values if name not in classes and name != SPLIT]
     if not classes or not others:
         return None
-    image = IMAGE if IMAGE in others else others[0]
+    image = IMAGE if IMAGE in others else next(filter(partial(_names_rows, start), others), others[0])
     found = sorted({value for name in classes for value in values[name]})
     options = [] if image == IMAGE else ["--image", image]
     for name in others:
@@ -359,3 +414,9 @@ def wide_hint(path: Path, start: Columns) -> str | None:
         for value in found:
             command += [option, value] if value.casefold() in meaning else []
     return f"{text}{shown} mean and convert it, for example: {shlex.join([*command, *ending])}"
+
+
+def _names_rows(start: Columns, name: str) -> bool:
+    """Whether a column has another text, and not just a number, in every row."""
+    texts = start[name].to_pylist()
+    return len(set(texts)) == len(texts) and any(_number(text) is None for text in texts)

@@ -1,0 +1,198 @@
+"""Wide tables: recognised by every reader, converted with values whose meaning was said."""
+
+import gzip
+import shlex
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tertium.cli import main
+from tertium.errors import InputError
+from tertium.labels import Labels
+from tertium.labels.formats.wide import PRESETS, Layout, chosen_layout, from_frame, read
+from tertium.labels.readers import read_labels
+
+TEXT = "image,cat,dog,bird,split\na,1,0,,train\nb,0,1.0,1,val\n./c,0,0,0,test\n"
+EXPECTED = [[1, -1, 0], [-1, 1, 1], [-1, -1, -1]]
+LAYOUT = Layout(("1",), ("0",), ("",))
+
+
+def write(tmp_path, text=TEXT, name="wide.csv"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_values_mean_what_was_said(tmp_path):
+    labels = read(write(tmp_path), LAYOUT).labels
+    assert labels.classes == ("cat", "dog", "bird")
+    assert labels.images.to_pylist() == ["a", "b", "c"]
+    assert labels.splits.to_pylist() == ["train", "val", "test"]
+    np.testing.assert_array_equal(labels.dense(), EXPECTED)
+    other = read(write(tmp_path), Layout(("1",), (), ("0", ""))).labels
+    np.testing.assert_array_equal(other.dense(), np.maximum(EXPECTED, 0))
+
+
+@pytest.mark.parametrize("name", ["wide.tsv", "wide.csv.gz", "wide.jsonl", "wide.parquet"])
+def test_every_kind_of_file(tmp_path, name):
+    expected = read(write(tmp_path), LAYOUT).labels
+    table = pa.table(
+        {
+            "image": ["a", "b", "./c"],
+            "cat": [1, 0, 0],
+            "dog": [0.0, 1.0, 0.0],
+            "bird": pa.array([None, 1, 0]),
+            "split": ["train", "val", "test"],
+        }
+    )
+    if name.endswith("parquet"):
+        pa.parquet.write_table(table, tmp_path / name)
+    else:
+        lines = "\n".join(str(row).replace("None", "null").replace("'", '"') for row in table.to_pylist())
+        texts = {"tsv": TEXT.replace(",", "\t"), "gz": gzip.compress(TEXT.encode()), "jsonl": lines}
+        write(tmp_path, texts[name.rpartition(".")[2]], name)
+    assert read(tmp_path / name, LAYOUT).labels == expected
+    assert from_frame(table, LAYOUT).labels == expected
+
+
+def test_frames_are_read_through_arrow():
+    class Frame:
+        """What pandas and polars give to Arrow."""
+
+        def __init__(self, table):
+            self._table = table
+
+        def __arrow_c_stream__(self, requested_schema=None):
+            return self._table.__arrow_c_stream__(requested_schema)
+
+    table = pa.table({"file": ["a", "b"], "cat": [True, False], "dog": [float("nan"), 1.0]})
+    layout = Layout(("true", "1"), ("false",), ("",), image="file")
+    np.testing.assert_array_equal(from_frame(Frame(table), layout).labels.dense(), [[1, 0], [-1, 1]])
+    lists = pa.table({"image": ["a"], "cat": [[1]]})
+    with pytest.raises(InputError, match='the column "cat" holds list'):
+        from_frame(lists, LAYOUT)
+
+
+def test_a_value_that_was_not_named_is_listed(tmp_path):
+    text = "image,Age,cat,dog\na,68,1,0\nb,70,2,0\nc,68,,?\n"
+    with pytest.raises(InputError) as raised:
+        read(write(tmp_path, text), Layout(("1",), ("0",)))
+    told = str(raised.value)
+    assert '(cells in brackets): "68" (2), "70" (1), "2" (1), "" (1), "?" (1) in Age, cat, dog;' in told
+    assert "--unknown, or leave columns that are no classes out with --ignore" in told
+    layout = Layout(("1", "2"), ("0",), ("", "?"))
+    found = read(write(tmp_path, text), layout, ignore=["Age"]).labels
+    np.testing.assert_array_equal(found.dense(), [[1, -1], [1, -1], [0, 0]])
+    assert (
+        read(write(tmp_path, text), layout, classes=["dog"], suffix=".jpg").labels.images[0].as_py()
+        == "a.jpg"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "message"),
+    [
+        (TEXT.replace("image", "file"), {}, r'no column "image" among file.*with --image'),
+        (TEXT, {"ignore": ["brid"]}, 'no column "brid"; did you mean "bird"'),
+        (TEXT, {"classes": ["brid"]}, 'no column "brid"'),
+        ("image,split\na,train\n", {}, "no column of a class"),
+        ("image,cat\n", {}, "no rows below the header"),
+        ("image,cat\na,1\n,1\n", {}, "line 3: the column image is empty"),
+        ("image,cat\na,1\na,0\n", {}, 'both with and without "cat"; say which holds with --contradictions'),
+        ("image,cat,split\na,1,train\na,1,test\n", {}, 'line 2: image "a" is in another split'),
+        ("image,cat, cat\na,1,1\n", {}, "a class is named twice: cat"),
+    ],
+)
+def test_bad_tables_are_named(tmp_path, text, how, message):
+    path = write(tmp_path, text)
+    with pytest.raises(InputError, match=message) as raised:
+        read(path, LAYOUT, **how)
+    assert str(path) in str(raised.value)
+
+
+def test_bad_files_and_layouts(tmp_path):
+    for name, message in (
+        ("x.xlsx", "read from .csv"),
+        ("x.parquet", "not a Parquet"),
+        ("x.jsonl", "not JSON lines"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read(write(tmp_path, "{]", name), LAYOUT)
+        with pytest.raises(InputError, match=r"no such file|read from"):
+            read(tmp_path / f"no-{name}", LAYOUT)
+    with pytest.raises(InputError, match='"1" cannot be both positive and unknown'):
+        Layout(("1",), (), ("1",))
+    with pytest.raises(InputError, match="name a --preset"):
+        chosen_layout(negative=["0"])
+    with pytest.raises(InputError, match='did you mean "signed"'):
+        chosen_layout("singed")
+    assert chosen_layout("signed") == PRESETS["signed"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_written_tables_read_back(tmp_path_factory, seed):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-1, 2, size=rng.integers(1, 7, size=2))
+    texts = {1: ["yes", "Y"], -1: ["no"], 0: ["", "?"]}
+    lines = [",".join(["image", *(f"class {number}" for number in range(values.shape[1]))])]
+    lines += [
+        ",".join([f"{n}.jpg", *(rng.choice(texts[v]) for v in row)]) for n, row in enumerate(values.tolist())
+    ]
+    path = write(tmp_path_factory.mktemp("wide"), "\n".join(lines) + "\n")
+    found = read(path, Layout(("yes", "Y"), ("no",), ("", "?"))).labels
+    names = [f"class {number}" for number in range(values.shape[1])]
+    assert found == Labels.from_dense(values, classes=names, images=[f"{n}.jpg" for n in range(len(values))])
+
+
+# ---- recognising -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (TEXT, EXPECTED),
+        (TEXT.replace("image", "filename"), EXPECTED),
+        ("table,plant,filename\n1,0,x.jpg\n0,1,y.jpg\n", [[1, -1], [-1, 1]]),  # "table" is near to "label"
+        (",file,Age,cat,dog\n0,x.jpg,31,True,False\n1,y.jpg,29,False,\n", [[1, -1], [-1, 0]]),
+        ("image,cat\nx.jpg,1\ny.jpg,0\n", [[1], [-1]]),
+    ],
+)
+def test_the_command_that_is_named_works_as_printed(tmp_path, monkeypatch, text, expected):
+    path = write(tmp_path, text, "my table.csv")
+    with pytest.raises(InputError, match="it looks like a wide table, one column for each class") as raised:
+        read_labels(path)
+    command = shlex.split(str(raised.value).rpartition("for example: ")[2])
+    assert command[:3] == ["tertium", "convert", "wide"]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    out = tmp_path / "my table-labels.csv"
+    found = read_labels(out)
+    names = [name for name in text.partition("\n")[0].split(",") if name in found.classes]
+    np.testing.assert_array_equal(found.with_classes(names).dense(), expected)
+
+
+def test_other_files_with_wide_tables_are_recognised(tmp_path):
+    pa.parquet.write_table(pa.table({"image": ["a"], "cat": [1], "dog": [0]}), tmp_path / "wide.parquet")
+    with pytest.raises(InputError, match="looks like a wide table"):
+        read_labels(tmp_path / "wide.parquet")
+    with pytest.raises(InputError, match="looks like a wide table"):
+        read_labels(write(tmp_path, '{"image": "a", "cat": 1, "dog": 0}\n', "wide.jsonl"))
+    with pytest.raises(
+        InputError, match=r"--preset signed .* if -1 is absent and 0 unknown, or .*--preset chexpert"
+    ):
+        read_labels(write(tmp_path, "image,cat,dog\na,1,-1\nb,0,0\n"))
+
+
+@pytest.mark.parametrize("text", ["picture,present\na,cat\n", "imge,lable\na,cat\n", "image,colour\na,red\n"])
+def test_other_tables_are_not(tmp_path, text):
+    with pytest.raises(InputError) as raised:
+        read_labels(write(tmp_path, text))
+    assert "wide table" not in str(raised.value)
