@@ -296,3 +296,20 @@ def test_predict_on_features(tertium, tmp_path, rng):
     np.save(tmp_path / "x.npy", features[:, :5])
     code, _, err = tertium("predict", tmp_path / "m.onnx", "--features", tmp_path / "x.npy", "--out", out)
     assert "features of width 6, not 5" in " ".join(err.split())
+
+
+def test_a_run_and_its_file_refuse_the_same_features(tmp_path, tertium):
+    """In one sentence, and without a file of probabilities that are none."""
+    save_feature_run(tmp_path / "run")
+    export_onnx(tmp_path / "run", tmp_path / "m.onnx")
+    rows = np.zeros((400, 6), dtype=np.float32)
+    rows[300, 2] = np.nan
+    np.save(tmp_path / "x.npy", rows)
+    said = []
+    for model in ("run", "m.onnx"):
+        out = tmp_path / "p.csv"
+        code, _, err = tertium("predict", tmp_path / model, "--features", tmp_path / "x.npy", "--out", out)
+        assert (code, out.exists()) == (2, False)
+        said.append(" ".join(err.split()))
+    assert said == [said[0]] * 2
+    assert "row 300 of the inputs, counted from 0, holds a value that is not a finite number" in said[0]

@@ -16,6 +16,7 @@ import tracemalloc
 from contextlib import contextmanager, suppress
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from tertium.prediction.exported import Exported
 from tertium.web import serving, sockets
 from tertium.web.serving import Batcher, Limits, application, load, read_json, server
 from tertium.web.sockets import is_loopback, listen
-from tests.prediction.test_exported import as_they_are, mean_colour, sigmoid
+from tests.prediction.test_exported import as_they_are, mean_colour, sigmoid, write_model
 from tests.prediction.test_exporting import save_feature_run
 
 PATIENCE = 60  # seconds that anything may take on a busy machine
@@ -217,6 +218,15 @@ def peak_memory(pid):
     """Return the most memory that a process has taken, in MB."""
     with open(f"/proc/{pid}/status") as lines:
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def test_what_the_model_makes_no_number_of_is_refused(tmp_path):
+    nodes = [onnx.helper.make_node("Log", ["features"], ["logits"])]
+    path = write_model(tmp_path / "log.onnx", nodes, onnx.TensorProto.FLOAT, ["batch", 3])
+    with TestClient(application(Exported.load(path, 1)), raise_server_exceptions=False) as client:
+        assert client.post("/predict", json={"features": [[1, 2, 3]]}).status_code == 200
+        found = client.post("/predict", json={"features": [[1, 2, 3], [1, -2, 3]]})
+        assert (found.status_code, "no finite number" in found.json()["error"]) == (422, True)
 
 
 def test_features_must_be_json(features):

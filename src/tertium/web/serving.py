@@ -306,6 +306,8 @@ class Service:
                 with self.room.hand_over(len(rows)):
                     answers = [asyncio.wrap_future(self.batcher.submit(row)) for row in rows]
                     scores = await asyncio.gather(*answers)
+        if not np.isfinite(scores).all():
+            raise InputError("the model gives no finite number for this input")
         return JSONResponse(
             {"model": self.model.id, "predictions": [self._shown(each, wish) for each in scores]}
         )
