@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,21 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def keep_inputs(outputs: Iterable[object], inputs: Iterable[object]) -> None:
+    """Raise `InputError` if an output would replace an input: a file, or one inside a folder that is read.
+
+    What is not a path (an array, labels in memory, None) does not count.
+
+    >>> keep_inputs(["labels.csv"], ["./labels.csv"])
+    Traceback (most recent call last):
+    tertium.errors.InputError: labels.csv: is an input, and would be replaced; choose another output
+    """
+    read = {Path(each).resolve() for each in inputs if isinstance(each, str | Path)}
+    for each in outputs:
+        if isinstance(each, str | Path) and Path(each).resolve() in read:
+            raise InputError(f"{each}: is an input, and would be replaced; choose another output")
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.errors import InputError, did_you_mean
+from tertium.files import keep_inputs
 from tertium.labels import Labels
-from tertium.labels.opening import Source, open_labels
+from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
@@ -527,6 +528,7 @@ def simulate(
     array([[1, 0],
            [1, 1]], dtype=int8)
     """
+    keep_inputs([out], [place_of(labels), tree])
     found = LabelTree.read(tree) if isinstance(tree, str | Path) else tree
     chosen = parse(scheme, found) if isinstance(scheme, str) else scheme
     full = open_labels(labels, unlisted=unlisted, progress=progress)

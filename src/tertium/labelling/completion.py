@@ -24,9 +24,9 @@ from tertium.annotation.calibration import Block, Chances, Checked, Flags, Float
 from tertium.annotation.record import Annotation
 from tertium.data.inputs import Features, Images, Inputs
 from tertium.errors import InputError
-from tertium.files import replacing
+from tertium.files import keep_inputs, replacing
 from tertium.labels import Labels
-from tertium.labels.opening import Source, open_labels
+from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
 from tertium.prediction.files import check_columns, check_path, write_predictions
 from tertium.prediction.trained import Trained
@@ -235,6 +235,8 @@ def complete(
     """
     out = Path(out)
     _check_request(out, precision, filled)
+    table = out.with_name(f"{out.stem}-thresholds.csv")
+    keep_inputs([out, table, filled], [features, place_of(labels)])
     labels = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     ready = Prepared.of_run(run, labels, images, features=features, progress=progress)
     check_columns(ready.trained.classes, None)
@@ -245,7 +247,6 @@ def complete(
     if precision is None:
         return Completed(unknown, expected, ready.notes)
     found = tally.thresholds(precision)
-    table = out.with_name(f"{out.stem}-thresholds.csv")
     known = _known_above(ready, found)
     _write_thresholds(table, ready, found, known)
     if filled is not None:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from tertium.data.feature_files import load_features
 from tertium.data.inputs import Features
 from tertium.errors import InputError
-from tertium.files import replacing
+from tertium.files import keep_inputs, replacing
 from tertium.labelling.suggesting import suggest
 from tertium.labels import Labels
-from tertium.labels.opening import Source, open_labels
+from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.labels.splits import TEST, TRAIN, divide
 from tertium.prediction.files import check_table
@@ -64,6 +64,7 @@ def rehearse(
     """
     if out is not None:
         check_table(out, "figures")
+        keep_inputs([out], [features, place_of(labels)])
     chosen = parse(scheme)
     full = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     points = []

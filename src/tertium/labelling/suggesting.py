@@ -20,9 +20,9 @@ from tertium.annotation.calibration import Block, Floats, Signs
 from tertium.annotation.record import Annotation
 from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
-from tertium.files import replacing
+from tertium.files import keep_inputs, replacing
 from tertium.labelling.completion import Prepared
-from tertium.labels.opening import Source, open_labels
+from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.prediction.files import check_table
 from tertium.progress import Progress
@@ -202,6 +202,7 @@ def suggest(
             raise InputError(f"the {name} must be at least 1, not {value}")
     if out is not None:
         check_table(out, "questions")
+        keep_inputs([out], [features, place_of(labels)])
     given = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     ready = Prepared.of_run(run, given, images, features=features, progress=progress)
     classes = len(ready.trained.classes)

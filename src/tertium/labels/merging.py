@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tertium.errors import InputError, did_you_mean
+from tertium.files import keep_inputs
 from tertium.labels.closure import close as closed
 from tertium.labels.labels import ContradictionError, Labels, Rule
 from tertium.labels.opening import Source, open_labels, place_of
@@ -54,6 +55,7 @@ def merge(
     all files, or for each. ``rename`` is a CSV file from,to or file,from,to with new names of classes.
     ``close`` completes the labels along a tree: present goes up, absent goes down.
     """
+    keep_inputs([out], [*map(place_of, files), rename, close])
     if len(files) < 2:
         raise InputError("give at least two label files to merge")
     choices = [unlisted] * len(files) if isinstance(unlisted, str) else list(unlisted)

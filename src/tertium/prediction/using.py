@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tertium.data.inputs import BATCH, Features, Images, Inputs, names_of
 from tertium.data.pictures import damaged
 from tertium.errors import InputError
+from tertium.files import keep_inputs
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.metrics.evaluation import Evaluation
@@ -83,6 +84,7 @@ def predict(
     """
     if out is not None:
         check_path(out)
+        keep_inputs([out], [model, features, place_of(labels)])
     elif top is not None:
         raise InputError("top is about what is written: give out, a .csv or .parquet file")
     if split is not None and labels is None:
@@ -162,6 +164,8 @@ def evaluate(
     listed. The figures for each class go to a .csv file beside ``out``.
     """
     place = None if out is None else Path(out)
+    if place is not None:
+        keep_inputs([place, place.with_suffix(".csv")], [model, features, place_of(labels)])
 
     def prepare() -> tuple[Trained | Exported, Labels, Inputs]:
         loaded = load(model) if isinstance(model, str | Path) else model

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
-from tertium.files import replacing
+from tertium.files import keep_inputs, replacing
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.progress import Progress
@@ -103,6 +103,8 @@ def report(
     """
     if labels is None and (images, features, split) != (None, None, None):
         raise InputError("images, features and split belong to a label file: give labels")
+    page = Path(out)
+    keep_inputs([page, *(_beside(page, kind) for kind in _KINDS)], [features, place_of(labels)])
     folders = [RunFolder.open(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     given = None
     if labels is not None:

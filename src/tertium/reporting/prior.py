@@ -11,9 +11,9 @@ import numpy as np
 
 from tertium.annotation.frequencies import Frequencies
 from tertium.data.inputs import Features, Images
-from tertium.files import replacing
+from tertium.files import keep_inputs, replacing
 from tertium.labels import Labels
-from tertium.labels.opening import Source
+from tertium.labels.opening import Source, place_of
 from tertium.labels.readers import Unlisted
 from tertium.prediction.files import check_path, write_columns
 from tertium.progress import Progress
@@ -62,6 +62,7 @@ def prior(
     The table goes to ``out``, .csv or .parquet, and a drawing to ``plot``, .svg, if they are given. See
     `tertium.training.train.class_frequencies` for the estimators.
     """
+    keep_inputs([out, plot], [features, place_of(labels)])
     if out is not None:
         check_path(out)
     found = Prior(
