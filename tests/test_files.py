@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tertium.errors import InputError
-from tertium.files import read_json, read_sealed, write_json, write_sealed
+from tertium.files import make_folder, read_json, read_sealed, replacing, write_json, write_sealed
 
 
 def test_a_sealed_file_that_changed_is_refused(tmp_path):
@@ -49,3 +49,48 @@ def test_what_is_no_json_is_one_sentence(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": [1, "é"]} == read_json(path)
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, np.nan)
+
+
+def test_a_link_is_written_through_not_replaced(tmp_path):
+    (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
+    for text in ("first", "second"):  # where nothing is at its end, and where something is
+        with replacing(tmp_path / "link.txt") as temporary:
+            temporary.write_text(text)
+        assert (tmp_path / "link.txt").is_symlink()
+        assert (tmp_path / "target.txt").read_text() == text
+    (tmp_path / "far.txt").symlink_to(tmp_path / "none" / "target.txt")
+    with (
+        pytest.raises(InputError, match=r"the folder .*none does not exist"),
+        replacing(tmp_path / "far.txt"),
+    ):
+        pass
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(InputError, match="a link that leads to itself"), replacing(tmp_path / "a"):
+        pass
+
+
+def test_folders_are_made_or_not_in_one_sentence(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "some" / "where")
+    make_folder(tmp_path / "link" / "below")
+    assert (tmp_path / "some" / "where" / "below").is_dir()
+    make_folder(tmp_path / "link")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, complaint in (
+        ("file", "is there already, and is not a folder"),
+        ("loop", "is there already, and is not a folder"),
+        ("file/below", "the folder cannot be made"),
+        ("x" * 300, "the folder cannot be made"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            make_folder(tmp_path / name)
+
+
+def test_commands_write_through_links(tmp_path, tertium):
+    (tmp_path / "scenes").symlink_to(tmp_path / "there")
+    assert tertium("scenes", tmp_path / "scenes", "--count", 2)[0] == 0
+    assert (tmp_path / "there" / "labels.csv").is_file()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    code, _, said = tertium("scenes", tmp_path / "loop", "--count", 2)
+    assert (code, "is not a folder" in " ".join(said.split())) == (2, True)

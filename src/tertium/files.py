@@ -23,9 +23,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
     >>> target.read_text()
     '42'
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # a link stays one, also where nothing is at its end yet
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
+    if path.is_symlink():
+        raise InputError(f"{path}: a link that leads to itself")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
@@ -39,6 +41,16 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def make_folder(path: str | Path) -> None:
+    """Make a folder and those above it, unless they are there; also where a link leads to."""
+    try:
+        Path(os.path.realpath(path)).mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InputError(f"{path}: is there already, and is not a folder") from None
+    except OSError as error:
+        raise InputError(f"{path}: the folder cannot be made ({error.strerror})") from None
+
+
 def keep_inputs(outputs: Iterable[object], inputs: Iterable[object]) -> None:
     """Raise `InputError` if an output would replace an input: a file, or one inside a folder that is read.
 
@@ -48,9 +60,9 @@ def keep_inputs(outputs: Iterable[object], inputs: Iterable[object]) -> None:
     Traceback (most recent call last):
     tertium.errors.InputError: labels.csv: is an input, and would be replaced; choose another output
     """
-    read = {Path(each).resolve() for each in inputs if isinstance(each, str | Path)}
+    read = {os.path.realpath(each) for each in inputs if isinstance(each, str | Path)}
     for each in outputs:
-        if isinstance(each, str | Path) and Path(each).resolve() in read:
+        if isinstance(each, str | Path) and os.path.realpath(each) in read:
             raise InputError(f"{each}: is an input, and would be replaced; choose another output")
 
 

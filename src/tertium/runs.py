@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.errors import InputError, some
-from tertium.files import read_sealed, replacing, write_sealed
+from tertium.files import make_folder, read_sealed, replacing, write_sealed
 
 _VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
 
@@ -208,7 +208,7 @@ class RunFolder:
         """Make a run folder; one that is overwritten is set aside until `settle` or `restore` is called."""
         path = Path(path)
         cls.check_free(path, overwrite=overwrite)
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         folder = cls(path)
         if folder.replaced.is_dir():  # the run that should have replaced it never began well
             folder._clear()

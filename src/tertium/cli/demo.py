@@ -10,6 +10,7 @@ from tertium.config import Settings
 from tertium.data.pictures import ArrayPictures
 from tertium.data.scenes import render
 from tertium.errors import InputError
+from tertium.files import make_folder
 from tertium.models.classifier import pretrained
 from tertium.models.features import extract
 from tertium.prediction.files import write_evaluation
@@ -97,4 +98,4 @@ def _clear(out: Path) -> None:
         if not (out / "report.html").is_file():
             raise InputError(f"{out}: the folder is not empty and holds no demo; choose another --out")
         shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)

@@ -17,7 +17,7 @@ from tertium.comparing.cells import Cell, Data, Task, Work, opened, train_cell
 from tertium.comparing.rows import Column, Row, apart, described, resolved
 from tertium.comparing.search import trial_settings
 from tertium.errors import InputError
-from tertium.files import read_sealed
+from tertium.files import make_folder, read_sealed
 from tertium.progress import Progress
 
 Figures = dict[str, Any]
@@ -85,7 +85,7 @@ def compare(
     data = opened(work, fingerprint)
     _check_files(data, columns, progress)
     place = out / "cells" / fingerprint[:12]
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder(place)
     run = _Run(place, progress, watched=clean or every_epoch)
     with _trainer(work, fingerprint, jobs, progress) as train_all:
         trials = [(line, trial) for line in lines for trial in range(1, search + 1) if search > 1]

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from tertium.errors import InputError
-from tertium.files import replacing
+from tertium.files import make_folder, replacing
 from tertium.labels import Labels
 from tertium.labels.formats.coco import Boxes
 from tertium.labels.names import SEPARATOR
@@ -59,7 +59,7 @@ class Scenes:
     def save(self, folder: str | Path) -> None:
         """Write every image as PNG, ``boxes.json`` in COCO's form, and ``labels.csv``: image,present."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         names = self.labels.images.to_pylist()
         for name, pixels in zip(names, self.images, strict=True):
             Image.fromarray(pixels).save(folder / name, compress_level=1)

@@ -22,7 +22,7 @@ from torch.nn import functional
 from tertium.data.decoding import Size, open_measured, plain
 from tertium.data.pictures import resized
 from tertium.errors import InputError, did_you_mean
-from tertium.files import replacing
+from tertium.files import make_folder, replacing
 from tertium.models.classifier import Classifier
 from tertium.prediction.trained import Trained
 from tertium.progress import Progress
@@ -245,7 +245,7 @@ def filling(out: Path) -> Iterator[Path]:
         folder = Path(name)
         yield folder
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            make_folder(out)
             # Numbers last: where they are, all pictures are.
             for made in sorted(folder.iterdir(), key=lambda path: path.suffix != ".png"):
                 made.replace(out / made.name)

@@ -25,7 +25,7 @@ from tertium.comparing import (
 )
 from tertium.comparing import compare as run_cells
 from tertium.config import SCHEMES
-from tertium.files import read_json, replacing
+from tertium.files import make_folder, read_json, replacing
 from tertium.labels.readers import LabelFile, Unlisted
 from tertium.progress import Progress
 from tertium.reporting.page import template, write_together
@@ -78,7 +78,7 @@ def compare(
     columns = columns_from(schemes, [Path(file) for file in partial])
     tests = None if test_features is None else str(test_features)
     rows = rows_from(methods)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     found = run_cells(
         Work(
             labels if isinstance(labels, LabelFile) else str(labels), str(features), unlisted, tests, sample

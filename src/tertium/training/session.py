@@ -26,6 +26,7 @@ from tertium.data.inputs import Inputs
 from tertium.data.pictures import check_pictures
 from tertium.distributed import gather_rows, own_rows
 from tertium.errors import InputError
+from tertium.files import make_folder
 from tertium.labels import Labels
 from tertium.methods import Method
 from tertium.methods.state import SampleState
@@ -126,7 +127,7 @@ class Session:
     def create_folder(self, out: Path, data: RunData, *, overwrite: bool) -> None:
         """Begin a run folder, which all processes must see."""
         if rank() == 0:
-            out.mkdir(parents=True, exist_ok=True)
+            make_folder(out)
             self.held.enter_context(RunFolder(out).locked())
             RunFolder.create(out, overwrite=overwrite).write_config(self.settings.to_dict(), data)
         barrier()
