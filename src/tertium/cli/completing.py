@@ -19,10 +19,12 @@ from tertium.cli.shared import (
     reads_labels,
     say,
     watching,
+    writes_files,
 )
 
 
 @reads_labels
+@writes_files("{stem}-thresholds.csv")
 def complete(
     run: RunArgument,
     labels: LabelsFile,
@@ -77,6 +79,7 @@ def complete(
 
 
 @reads_labels
+@writes_files()
 def suggest(
     run: RunArgument,
     labels: LabelsFile,
@@ -123,6 +126,7 @@ def suggest(
 
 
 @reads_labels
+@writes_files("{stem}.svg")
 def rehearse(
     labels: LabelsFile,
     features: Annotated[Path, typer.Option(help="Ready features: .npy, floats [N, D].")],

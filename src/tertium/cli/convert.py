@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import say, summary_of, watching
+from tertium.cli.shared import say, summary_of, watching, writes_files
 from tertium.cli.usage import Commands
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Machine(enum.StrEnum):
 
 
 @convert.command("openimages")
+@writes_files("{stem}.tree.csv")
 def openimages(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", help="Image-label and box CSV files, also gzipped.")
@@ -132,6 +133,7 @@ class Preset(enum.StrEnum):
 
 
 @convert.command("wide")
+@writes_files("{stem}.tree.csv")
 def wide(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Table: .csv, .tsv, .jsonl or .parquet.")],
     out: Out,
@@ -241,6 +243,7 @@ ImageIdChoice = Annotated[ImageId, typer.Option(help="What names an image.")]
 
 
 @convert.command("coco")
+@writes_files("{stem}.tree.csv")
 def coco(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="instances_*.json, also gzipped.")],
     out: Out,
@@ -268,6 +271,7 @@ def coco(
 
 
 @convert.command("coco-panoptic")
+@writes_files("{stem}.tree.csv")
 def coco_panoptic(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="panoptic_*.json, also gzipped.")],
     out: Out,
@@ -297,6 +301,7 @@ def coco_panoptic(
 
 
 @convert.command("lvis")
+@writes_files("{stem}.tree.csv")
 def lvis(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="lvis_v1_*.json, also gzipped.")],
     out: Out,
@@ -319,6 +324,7 @@ def lvis(
 
 
 @convert.command("voc")
+@writes_files("{stem}.tree.csv")
 def voc(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A year, such as VOCdevkit/VOC2007.")],
     out: Out,
@@ -396,6 +402,7 @@ class Uncertain(enum.StrEnum):
 
 
 @convert.command("cub")
+@writes_files("{stem}.tree.csv")
 def cub(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder CUB_200_2011.")],
     out: Out,
@@ -420,6 +427,7 @@ def cub(
 
 
 @convert.command("nuswide")
+@writes_files("{stem}.tree.csv")
 def nuswide(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="The folder with ImageList and Groundtruth.")
@@ -447,6 +455,7 @@ def nuswide(
 
 
 @convert.command("cifar100")
+@writes_files("{stem}.tree.csv")
 def cifar100(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="The folder with train.bin, or with train and meta.")
@@ -473,6 +482,7 @@ def cifar100(
 
 
 @convert.command("chexpert")
+@writes_files("{stem}.tree.csv")
 def chexpert(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="CSV file with Path and one column a finding.")
@@ -508,6 +518,7 @@ def chexpert(
 
 
 @convert.command("cole")
+@writes_files("{stem}.tree.csv")
 def cole(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="The folder with formatted_train_labels.npy and so on.")
@@ -536,6 +547,7 @@ def cole(
 
 
 @convert.command("arff")
+@writes_files("{stem}.tree.csv")
 def arff(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Dense or sparse ARFF file, also gzipped.")],
     out: Out,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tertium.cli.shared import RunArgument, say
+from tertium.cli.shared import RunArgument, say, writes_files
 
 
 class Target(enum.StrEnum):
@@ -18,6 +18,7 @@ class Target(enum.StrEnum):
     safetensors = "safetensors"
 
 
+@writes_files()
 def export(
     run: RunArgument,
     to: Annotated[Target, typer.Option(help="ONNX with all it needs, or weights for timm.")] = Target.onnx,

@@ -27,6 +27,7 @@ from tertium.cli.shared import (
     summary_of,
     watching,
     words_of,
+    writes_files,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def _say_next(words: Sequence[str], images: Path | None, files: Coverage | None)
 
 
 @reads_labels
+@writes_files()
 def simulate(
     labels: LabelsArgument,
     scheme: Annotated[str, typer.Option(help="For example random:0.1; see the list above.")],
@@ -148,6 +150,7 @@ def simulate(
     say(f"{done.scheme}: kept {done.kept:,} of {done.known:,} known labels{where} ({share:.1%}) → {out}")
 
 
+@writes_files()
 def merge(
     files: Annotated[list[Path], typer.Argument(metavar="LABELS", help="Label files, at least two.")],
     out: Out,

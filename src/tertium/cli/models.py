@@ -28,6 +28,7 @@ from tertium.cli.shared import (
     say_damaged,
     say_predicted,
     words_of,
+    writes_files,
 )
 from tertium.errors import InputError, some
 
@@ -193,6 +194,7 @@ def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
 
 
 @reads_labels
+@writes_files("{stem}.csv")
 def evaluate(
     run: ModelArgument,
     labels: LabelsFile,
@@ -279,6 +281,7 @@ def _show_evaluation(found: Evaluation, title: str) -> None:
 
 
 @reads_labels
+@writes_files()
 def predict(
     run: ModelArgument,
     out: Annotated[Path, typer.Option(help="Where the probabilities go: .csv or .parquet.")],

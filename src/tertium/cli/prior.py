@@ -19,6 +19,7 @@ from tertium.cli.shared import (
     reads_labels,
     say,
     watching,
+    writes_files,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Estimator(enum.StrEnum):
 
 
 @reads_labels
+@writes_files()
 def prior(
     labels: LabelsFile,
     out: Annotated[Path, typer.Option(help="Where the frequencies go: .csv or .parquet.")],

@@ -19,6 +19,7 @@ from tertium.cli.shared import (
     say,
     summary_of,
     watching,
+    writes_files,
 )
 from tertium.errors import InputError
 
@@ -86,6 +87,7 @@ def review(
 
 
 @reads_labels
+@writes_files("{stem}-contradictions.csv")
 def answers(
     run: RunArgument,
     labels: LabelsFile,

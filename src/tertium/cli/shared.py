@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from tertium.errors import InputError, some
+from tertium.files import keep_inputs
 
 if TYPE_CHECKING:
     from tertium.cli.terminal import Bar, Lines
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tertium.labels.readers import LabelFile
 
 _WIDTH = 120  # of tables in a file or a pipe
+_OUTPUTS = ("out", "plot", "filled")  # options that name a file to write
 
 
 class Unlisted(enum.StrEnum):
@@ -56,6 +58,7 @@ RenameFile = Annotated[
     Path | None,
     typer.Option("--rename", help="New names of classes, as if the file had them: CSV with from,to."),
 ]
+OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace files that are already there.")]
 ClassesFile = Annotated[Path | None, typer.Option("--classes", help="Class names, one a line, in order.")]
 ImagesFolder = Annotated[
     Path | None, typer.Option("--images", help="Folder with the images. This or --features is needed.")
@@ -141,8 +144,7 @@ def reads_labels(command: Callable[..., None]) -> Callable[..., None]:
     """Add --separator, --missing and --rename to a command; its ``labels`` reach it as a `LabelFile`."""
     options = {"separator": Separator, "missing": MissingWords, "rename": RenameFile}
 
-    @wraps(command)
-    def run(**given: Any) -> None:
+    def prepare(given: dict[str, Any]) -> None:
         how = {name: given.pop(name) for name in options}
         if given["labels"] is not None:
             given["labels"] = label_file(given["labels"], **how)
@@ -150,15 +152,54 @@ def reads_labels(command: Callable[..., None]) -> Callable[..., None]:
             raise InputError(
                 "--separator, --missing and --rename say how to read a label file: give --labels"
             )
+
+    return _with_options(command, {name: (kind, None) for name, kind in options.items()}, prepare)
+
+
+def writes_files(*beside: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add --overwrite to a command: without it no file is replaced, and with it none that is read.
+
+    ``beside`` are the names of files that are written beside --out, such as "{stem}.csv".
+    """
+
+    def prepare(given: dict[str, Any]) -> None:
+        overwrite = given.pop("overwrite")
+        outputs = [given[name] for name in _OUTPUTS if given.get(name) is not None]
+        if given.get("out") is not None:
+            outputs += [given["out"].with_name(name.format(stem=given["out"].stem)) for name in beside]
+        keep_inputs(outputs, (each for name in given.keys() - {*_OUTPUTS} for each in _paths(given[name])))
+        for path in outputs:
+            if path.exists() and not overwrite:
+                raise InputError(f"{path}: already exists; choose another --out, or add --overwrite")
+
+    return lambda command: _with_options(command, {"overwrite": (OverwriteFlag, False)}, prepare)
+
+
+def _paths(given: Any) -> list[Any]:
+    """Return the paths of an option: of several, of one, or of a label file with how it is read."""
+    return [getattr(each, "path", each) for each in (given if isinstance(given, list) else [given])]
+
+
+def _with_options(
+    command: Callable[..., None],
+    options: dict[str, tuple[Any, Any]],
+    prepare: Callable[[dict[str, Any]], None],
+) -> Callable[..., None]:
+    """Add options (name → annotation, default) to a command; ``prepare`` takes them from what was given."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        prepare(given)
         command(**given)
 
     signature = inspect.signature(command, eval_str=True)
     extra = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in options.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in options.items()
     ]
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*signature.parameters.values(), *extra)}
+    every = [*signature.parameters.values(), *extra]
+    run.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in every}
     return run
 
 

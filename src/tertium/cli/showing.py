@@ -16,11 +16,13 @@ from tertium.cli.shared import (
     reads_labels,
     say,
     watching,
+    writes_files,
 )
 from tertium.errors import InputError
 
 
 @reads_labels
+@writes_files()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders to show side by side.")],
     out: Annotated[Path, typer.Option(help="The HTML file; CSV files go beside it.")] = Path("report.html"),
