@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tertium.cli import completing, label_files, models, showing
 from tertium.cli.compare import compare
@@ -19,6 +18,7 @@ from tertium.cli.features import features
 from tertium.cli.methods import methods
 from tertium.cli.prior import prior
 from tertium.cli.reviewing import answers, review
+from tertium.cli.screen import Screen
 from tertium.cli.serving import serve
 from tertium.cli.shared import say
 from tertium.cli.usage import Command, Commands
@@ -76,7 +76,7 @@ def main() -> None:
     except InputError as error:
         if _repeats():
             sys.exit(2)
-        console = Console(stderr=True)
+        console = Screen(stderr=True)
         console.print("[bold red]Error:[/] ", end="")
         console.print(str(error), highlight=False, markup=False, emoji=False, soft_wrap=True)
         sys.exit(2)

@@ -7,8 +7,8 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from tertium.cli.screen import Screen
 from tertium.cli.shared import console, say
 
 
@@ -28,7 +28,7 @@ def methods(
     from tertium.methods import available, broken, find, one_line, parameters_of
 
     for sentence in broken().values():
-        Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
+        Screen(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
     kinds = list(available().values()) if name is None else [find(name)]
     if as_json:
         rows = [

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
 
+from tertium.cli.screen import Screen
 from tertium.errors import InputError, some
 from tertium.files import keep_inputs
 
@@ -79,10 +79,10 @@ SplitName = Annotated[
 ]
 
 
-def console() -> Console:
+def console() -> Screen:
     """Return the console for results; a file or a pipe gets wide tables."""
-    found = Console()
-    return found if found.is_terminal else Console(width=_WIDTH)
+    found = Screen()
+    return found if found.is_terminal else Screen(width=_WIDTH)
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def watching() -> Iterator[Bar | Lines]:
     """Show progress while the block runs: a bar in a terminal, lines elsewhere."""
     from tertium.cli.terminal import watcher
 
-    progress = watcher(Console(stderr=True))
+    progress = watcher(Screen(stderr=True))
     try:
         yield progress
     finally:

@@ -43,7 +43,7 @@ class Bar(Progress):
 
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # may name a file
             BarColumn(),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
             TextColumn("{task.fields[rate]}"),
