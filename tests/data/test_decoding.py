@@ -122,6 +122,7 @@ EXACT = {
     "png 1 bit": lambda: (saved(Image.fromarray(BLACK_AND_WHITE).convert("1"), "PNG"), grey(BLACK_AND_WHITE)),
     "png grey": lambda: (saved(STEPS, "PNG"), grey(STEPS)),
     "png 16 bit": lambda: (saved(DEEP, "PNG"), grey(np.rint(DEEP / 257).astype(np.uint8))),
+    "png 16 bit, of 8": lambda: (saved(STEPS.astype(np.uint16) * 257, "PNG"), grey(STEPS)),
     "png 16 bit, a value is clear": lambda: (
         saved(DEEP, "PNG", transparency=int(DEEP[3, 3])),
         grey(np.where(DEEP[3, 3] == DEEP, 255, np.rint(DEEP / 257)).astype(np.uint8)),
@@ -441,6 +442,13 @@ def test_too_large_is_not_damaged(tmp_path):
         decode_image(png_of(3000, 3000), "it")
 
 
+def test_too_large_for_pillow_is_said_too(monkeypatch):
+    content = saved(COLOURS, "WEBP")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    with pytest.raises(InputError, match="it: too large: Pillow reads at most 40 pixels of WebP"):
+        decode_image(content, "it")
+
+
 def test_what_does_not_fit_into_memory_is_said(monkeypatch):
     def full(image):
         raise MemoryError
@@ -513,6 +521,7 @@ def test_a_forked_process_has_a_gate_of_its_own():
 def test_pillows_limit_is_as_before_and_holds_for_others(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)  # Pillow refuses twice as many
     monkeypatch.setattr(decoding, "_WHOLE", 10)
+    monkeypatch.setattr(decoding, "_TILE", 4)
     for kind in ("TIFF", "GIF", "PNG", "JPEG", "BMP"):
         content = saved(COLOURS, kind)
         with pytest.raises(Image.DecompressionBombError):

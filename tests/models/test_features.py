@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tertium.data.decoding import PIXELS, READABLE
 from tertium.data.feature_files import feature_names, load_features
 from tertium.data.inputs import names_of, open_inputs
 from tertium.data.pictures import ArrayPictures, FolderPictures, ahead
@@ -166,6 +167,16 @@ def test_another_network_or_size_is_not_mistaken_for_it(backbone, photos, cache)
     scaled.mean += 1  # is not saved with the weights
     assert extractor(scaled).about != extractor(backbone).about
     assert len(list(cache.iterdir())) == 3
+
+
+def test_features_of_pixels_that_are_decoded_otherwise_now_are_not_used(backbone, photos, cache, monkeypatch):
+    extractor(backbone)(watched(photos))
+    again = watched(photos)
+    extractor(backbone)(again)
+    assert again.opened == []
+    monkeypatch.setattr(features, "PIXELS", PIXELS + 1)
+    extractor(backbone)(again)
+    assert sorted(again.opened) == names(photos)
 
 
 def test_the_features_of_an_image_do_not_depend_on_the_others(backbone, photos, cache, monkeypatch):
@@ -429,7 +440,7 @@ def test_damaged_images_have_no_row(backbone, photos, cache, tmp_path):
     broken = extractor(backbone).save(watched(photos), out)
     assert broken == [
         f"{photos}/04.png: the image is damaged (image file is truncated)",
-        f"{photos}/no.jpg: not an image that can be read",
+        f"{photos}/no.jpg: not an image that can be read; those are {READABLE}",
     ]
     assert (tmp_path / "x.npy.broken.txt").read_text().splitlines() == broken
     left = [name for name in names(photos) if name not in ("04.png", "no.jpg")]

@@ -159,8 +159,9 @@ def _opened(file: BinaryIO, name: str) -> ImageFile.ImageFile:
     try:
         # Not by `Image.open`: its limit of pixels is one for the whole process, and too low for large photos.
         return opener(file)
-    except Image.DecompressionBombError as error:
-        raise InputError(f"{name}: too large ({error})") from None
+    except Image.DecompressionBombError:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise InputError(f"{name}: too large: Pillow reads at most {most:,} pixels of {kind}") from None
     except Exception as error:
         raise InputError(f"{name}: not an image that can be read ({kind}: {error})") from None
 
