@@ -129,7 +129,7 @@ def test_notes_are_said_by_every_command_that_reads_labels(tertium, tmp_path):
     told = "Note: classes with nearly the same name: Cat / cat; make them one with --rename FILE"
     for words in (
         ("simulate", labels, "--scheme", "full", "--out", tmp_path / "x.csv"),
-        ("merge", labels, labels, "--out", tmp_path / "x.csv"),
+        ("merge", labels, labels, "--out", tmp_path / "y.csv"),
     ):
         code, _, errors = tertium(*words)
         assert code == 0
@@ -137,10 +137,10 @@ def test_notes_are_said_by_every_command_that_reads_labels(tertium, tmp_path):
     names = tmp_path / "names.csv"
     names.write_text("from,to\nCat,cat\n")
     code, _, errors = tertium(
-        "simulate", labels, "--scheme", "full", "--rename", names, "--out", tmp_path / "x.csv"
+        "simulate", labels, "--scheme", "full", "--rename", names, "--out", tmp_path / "z.csv"
     )
     assert (code, errors) == (0, "")
-    assert read_labels(tmp_path / "x.csv").classes == ("cat", "dog")
+    assert read_labels(tmp_path / "z.csv").classes == ("cat", "dog")
 
 
 def test_options_need_labels(tertium, tmp_path):

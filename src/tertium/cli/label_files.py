@@ -39,6 +39,7 @@ _TRIED = 3  # images that are looked for beside a label file
 
 
 @reads_labels
+@writes_files()
 def describe(
     labels: LabelsArgument,
     images: Annotated[
