@@ -116,6 +116,11 @@ class RunFolder:
         return self.path / "validation.npz"
 
     @property
+    def seen_file(self) -> Path:
+        """Which images it was trained and validated on, by their content."""
+        return self.path / "images.npz"
+
+    @property
     def evaluation_file(self) -> Path:
         """The figures of `tertium evaluate`."""
         return self.path / "evaluation.json"
@@ -163,7 +168,7 @@ class RunFolder:
     def _is_own(self, path: Path) -> bool:
         """Return whether training, evaluating, exporting or reporting writes a file of this name here."""
         trained = [self.config_file, self.epochs_file, self.log_file, self.summary_file, self.model_file]
-        trained += [self.weights_file, self.annotation_file, self.validation_file]
+        trained += [self.weights_file, self.annotation_file, self.validation_file, self.seen_file]
         used = [self.evaluation_file, self.evaluation_file.with_suffix(".csv"), self.report_file]
         used += [self.onnx_file, self.timm_file]
         folders = [self.checkpoints, self.tables, self.replaced]
@@ -260,7 +265,7 @@ class RunFolder:
 
     def write_config(self, settings: dict[str, Any], data: RunData) -> None:
         """Write what decides the outcome: the resolved settings, the data, the versions."""
-        versions = {name: version(name) for name in _VERSIONS} | {"python": platform.python_version()}
+        versions = _versions()
         config: dict[str, Any] = {"settings": settings, "data": data.to_dict(), "versions": versions}
         # The same settings and data give the same run, so they can tell one run from another.
         told = json.dumps([settings, data.to_dict()], sort_keys=True)
@@ -309,6 +314,13 @@ class RunFolder:
         """Return what the run was trained on."""
         return RunData.from_dict(self.config()["data"])
 
+    def other_versions(self) -> str:
+        """Return which packages were of other versions when the run began; empty if none."""
+        then, now = self.config().get("versions", {}), _versions()
+        return ", ".join(
+            f"{name} {then.get(name, '?')} (now {own})" for name, own in now.items() if then.get(name) != own
+        )
+
     def summary(self) -> dict[str, Any]:
         """Return the final figures; empty if the run has not finished."""
         return read_sealed(self.summary_file) if self.summary_file.is_file() else {}
@@ -321,6 +333,10 @@ class RunFolder:
         # A run that was killed may have left half a line behind the last whole one.
         whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
         return [_record(line, f"{path}: line {n}") for n, line in enumerate(whole.splitlines(), start=1)]
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in _VERSIONS} | {"python": platform.python_version()}
 
 
 def _line(record: dict[str, Any]) -> str:

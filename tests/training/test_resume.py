@@ -15,13 +15,20 @@ from safetensors.torch import load_file
 
 from tertium import methods
 from tertium.annotation.record import Annotation
+from tertium.config import HEAD
 from tertium.errors import InputError
+from tertium.files import write_sealed
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
+from tertium.methods.state import SampleState
 from tertium.metrics.scored import Scored
+from tertium.models.classifier import Classifier
 from tertium.prediction.trained import Trained
+from tertium.progress import Progress
 from tertium.runs import RunFolder
+from tertium.training import fit
 from tertium.training.checkpoints import Checkpoints
+from tertium.training.fit import Course, FitRun, Offers
 from tertium.training.stopping import Stopped
 from tertium.training.train import resume, train
 
@@ -35,6 +42,16 @@ WITH_STATE = [
     ("sampled_negative", {}),
     ("selective", {}),
 ]
+
+
+class Heard(Progress):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
 
 
 class Killed(BaseException):
@@ -114,6 +131,70 @@ def test_a_killed_run_goes_on_to_the_same_bits(problem, monkeypatch, method, par
     resume(problem / "cut")
     assert_same(problem / "whole", problem / "cut")
     assert not (problem / "cut" / "checkpoints").exists()
+
+
+def test_the_record_of_an_epoch_that_was_cut_is_the_same_text(problem, monkeypatch):
+    """Several terms, not in the order of their names: the last bit of their sum depends on the order."""
+    kind = methods.find("negative")
+    terms = kind.terms
+
+    def three(self, logits, batch, run):
+        (loss,) = terms(self, logits, batch, run).values()
+        return {"z": 1e-3 * loss, "a": loss / 3, "m": 0.7 * loss}
+
+    monkeypatch.setattr(kind, "terms", three)
+    begin(problem, "whole", "negative", {})
+    with monkeypatch.context() as patched:
+        kill_after(patched, 3)
+        with pytest.raises(Killed):
+            begin(problem, "cut", "negative", {})
+    resume(problem / "cut")
+    assert_same(problem / "whole", problem / "cut")
+    for one, other in zip(
+        *(RunFolder.open(problem / name).records() for name in ("whole", "cut")), strict=True
+    ):
+        assert list(one["terms"]) == list(other["terms"]) == ["z", "a", "m"]
+
+
+def test_each_process_goes_on_with_its_own_sums(monkeypatch):
+    """Their mean, which is what another number of processes starts from, has been rounded once more."""
+    model, plan = Classifier(["a"], 2), HEAD.resolved(100, 8, 10)
+    labels = Labels.from_dense(np.ones((4, 1)))
+
+    def course():
+        run = FitRun(labels, SampleState(4, 1), 3, torch.Generator(), Offers(), print)
+        return Course(model, plan, run)
+
+    cut = course()
+    cut.after_step({"z": torch.tensor(1.0), "a": torch.tensor(3.0)}, 0.1)
+    monkeypatch.setattr(fit, "all_mean", lambda value: value + 1)
+    saved = cut.figures(), cut.shared(), cut.own()
+    for own, wanted in ((saved[2], {"z": 1.0, "a": 3.0}), ({}, {"z": 2.0, "a": 4.0})):
+        again = course()
+        again.restore(saved[0], saved[1], own)
+        assert list(again.totals) == ["z", "a"]
+        assert {name: value.item() for name, value in again.totals.items()} == wanted
+
+
+def test_a_run_of_other_versions_is_said_to_be_one(problem, monkeypatch):
+    with monkeypatch.context() as patched:
+        kill_after(patched, 3)
+        with pytest.raises(Killed):
+            begin(problem, "cut", "negative", {})
+    heard = Heard()
+    resume(problem / "cut", progress=heard)
+    assert not any("the run began with" in text for text in heard.notes)
+    with monkeypatch.context() as patched:
+        kill_after(patched, 3)
+        with pytest.raises(Killed):
+            begin(problem, "old", "negative", {})
+    config = RunFolder.open(problem / "old").config()
+    config["versions"] |= {"tertium": "99.0"}
+    write_sealed(problem / "old" / "config.json", config)
+    heard = Heard()
+    resume(problem / "old", progress=heard)
+    (said,) = [text for text in heard.notes if "the run began with" in text]
+    assert said.startswith("the run began with tertium 99.0 (now ")
 
 
 def test_a_run_killed_while_it_trains_everything(problem, monkeypatch, rng):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -170,6 +171,7 @@ class Course:
             "epoch": self.run.epoch,
             "step": self.step,
             "seconds": self.seconds,
+            "terms": list(self.totals),  # in their order: the last bit of their sum depends on it
             "records": self.records,
             "best_epoch": self.best.epoch,
             "averaged": self.average.steps if self.average else 0,
@@ -190,38 +192,38 @@ class Course:
         if self.average:
             parts["average"] = self.average.model.state_dict()
         parts["judged"] = self.best.judgements()
-        return {f"{part}.{name}": value for part, held in parts.items() for name, value in held.items()}
+        return _flat(parts)
 
     def own(self) -> dict[str, Tensor]:
         """Return what differs between processes: the random streams, and what is known of their images."""
-        streams = {"rng.method": self.run.rng.get_state(), "rng.torch": torch.get_rng_state()}
-        seen = self.memory.to_dict() if self.memory else {}
-        return streams | {f"memory.{name}": value for name, value in seen.items()}
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "rng": {"method": self.run.rng.get_state(), "torch": torch.get_rng_state()},
+            "total": self.totals,  # the mean, which all share, would round once more
+            "memory": self.memory.to_dict() if self.memory else {},
+        }
+        return _flat(parts)
 
     def restore(
         self, figures: Mapping[str, Any], shared: Mapping[str, Tensor], own: Mapping[str, Tensor]
     ) -> None:
         """Take over what `figures`, `shared` and `own` gave."""
-        parts: dict[str, dict[str, Tensor]] = {"best": {}, "judged": {}, "total": {}, "optimizer": {}}
-        for key, value in shared.items():
-            part, _, name = key.partition(".")
-            parts.setdefault(part, {})[name] = value
+        parts, mine = _nested(shared), _nested(own)
         self.model.load_state_dict(parts["model"])
         if self.average:
             self.average.model.load_state_dict(parts["average"])
             self.average.steps = figures["averaged"]
         self._restore_optimizer(parts["optimizer"])
         device = self.model.head.weight.device
-        self.totals = {name: value.to(device) for name, value in parts["total"].items()}
+        totals = mine["total"] if own else parts["total"]
+        self.totals = {name: totals[name].to(device) for name in figures["terms"]}
         self.records, self.step, self.seconds = figures["records"], figures["step"], figures["seconds"]
         self.best.restore(figures["best_epoch"], parts["best"], self.records, parts["judged"])
         self.run.epoch = figures["epoch"]
         if own:  # with another number of processes the streams start anew
-            self.run.rng.set_state(own["rng.method"])
-            torch.set_rng_state(own["rng.torch"])
+            self.run.rng.set_state(mine["rng"]["method"])
+            torch.set_rng_state(mine["rng"]["torch"])
             if self.memory:
-                seen = {key: value for key, value in own.items() if key.startswith("memory.")}
-                self.memory.load({key.removeprefix("memory."): value for key, value in seen.items()})
+                self.memory.load(mine["memory"])
 
     def _restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
         whole = self.optimizer.state_dict()
@@ -233,6 +235,18 @@ class Course:
             alike = torch.empty_like(weight) if value.shape == weight.shape else torch.empty_like(value)
             whole["state"].setdefault(int(number), {})[name] = alike.copy_(value)
         self.optimizer.load_state_dict(whole)
+
+
+def _flat(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{part}.{name}": value for part, held in parts.items() for name, value in held.items()}
+
+
+def _nested(flat: Mapping[str, Tensor]) -> defaultdict[str, dict[str, Tensor]]:
+    parts: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, value in flat.items():
+        part, _, name = key.partition(".")
+        parts[part][name] = value
+    return parts
 
 
 class Keeper:
