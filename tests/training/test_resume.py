@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from tertium import methods
 from tertium.annotation.record import Annotation
 from tertium.config import HEAD
+from tertium.data.identity import load_contents
 from tertium.errors import InputError
 from tertium.files import write_sealed
 from tertium.labels import Labels
@@ -326,6 +327,7 @@ def test_a_changed_byte_in_a_finished_run_is_noticed(problem, rng):
     assert names == [
         "annotation.json",
         "config.json",
+        "images.npz",
         "metrics.jsonl",
         "model.json",
         "model.safetensors",
@@ -340,6 +342,7 @@ def test_a_changed_byte_in_a_finished_run_is_noticed(problem, rng):
             "config.json": opened.config(),
             "summary.json": opened.summary(),
             "annotation.json": {name: getattr(annotation, name).tolist() for name in ("rate", "present")},
+            "images.npz": load_contents(opened.seen_file).tolist(),
             "validation.npz": Scored.of_run(run).evaluate().to_dict(),
             "model": Trained.load(run).predict_proba(features=features).tolist(),
             "metrics.jsonl": opened.records(),

@@ -234,7 +234,7 @@ def evaluate(
     """
     if started(devices, run):
         return
-    from tertium.cli.terminal import counted
+    from tertium.cli.terminal import counted, percent
     from tertium.prediction.using import evaluate as evaluate_model
     from tertium.processes import rank
     from tertium.runs import RunFolder
@@ -255,6 +255,9 @@ def evaluate(
         if rank() > 0:
             return
     _show_evaluation(done.evaluation, f"{run} on {counted(done.images, 'images')}")
+    if done.seen:
+        rest = "" if done.unseen is None else f"; mAP(C) without them: {percent(done.unseen.map_c)}"
+        say(f"Note: the run was trained or validated on {done.seen:,} of these images{rest}.")
     if done.unknown_classes:
         say(f"Not known to the model, left out: {some(done.unknown_classes, 8)}")
     assert done.out is not None

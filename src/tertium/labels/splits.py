@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,8 +15,12 @@ __all__ = ["TEST", "TRAIN", "VALIDATION", "divide"]
 Rows = npt.NDArray[np.int64]
 
 
-def divide(labels: Labels, fraction: float, seed: int) -> tuple[Rows, Rows]:
+def divide(
+    labels: Labels, fraction: float, seed: int, same: npt.NDArray[Any] | None = None
+) -> tuple[Rows, Rows]:
     """Return the rows of two parts, the second holding about ``fraction`` of them.
+
+    Rows that are the ``same`` [N], copies of one image, stay together; the first of them speaks for all.
 
     Each image is grouped with its rarest known-present class and the groups are divided one by one, so that
     rare classes occur in both parts. A class known to be present in two or more images always does, unless
@@ -25,6 +31,14 @@ def divide(labels: Labels, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """
     if not 0 < fraction < 1:
         raise InputError(f"the share of the second part must lie between 0 and 1, not {fraction}")
+    if same is not None:
+        _, first, copy_of = np.unique(same, return_index=True, return_inverse=True)
+        if len(first) < len(labels):
+            one_each = np.sort(first)
+            apart = np.zeros(len(labels), dtype=bool)
+            apart[one_each[divide(labels[one_each], fraction, seed)[1]]] = True
+            apart = apart[first[copy_of]]
+            return np.flatnonzero(~apart), np.flatnonzero(apart)
     rng = np.random.default_rng(seed)
     rows, columns, values = labels.coo()
     present = rows[values > 0], columns[values > 0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tertium.data.identity import contents, load_contents
 from tertium.data.inputs import BATCH, Features, Images, Inputs, names_of
 from tertium.data.pictures import damaged
 from tertium.errors import InputError
@@ -143,6 +144,8 @@ class Evaluated:
 
     evaluation: Evaluation
     images: int
+    seen: int  # images that the run was trained or validated on, found by their content
+    unseen: Evaluation | None  # the figures without them; None if there are none, or no others
     unknown_classes: list[str]  # that the model does not know: left out
     out: Path | None = None  # where the figures went
 
@@ -161,7 +164,8 @@ def evaluate(
     """Compare a model with known labels; write the figures to ``out``, .json, if it is given.
 
     Only known labels count. A class without a known present and a known absent image cannot be scored and is
-    listed. The figures for each class go to a .csv file beside ``out``.
+    listed. The figures for each class go to a .csv file beside ``out``. Images that the run has trained or
+    validated on are counted, and there are figures without them.
     """
     place = None if out is None else Path(out)
     if place is not None:
@@ -177,13 +181,27 @@ def evaluate(
 
     loaded, known, inputs = agreed(prepare)
     beside = None if place is None else place.parent
-    found = judge(loaded, known, inputs, _annotations(model, loaded.classes), progress, beside)
+    counts = _annotations(model, loaded.classes)
+    found = judge(loaded, known, inputs, counts, progress, beside)
+    seen = _seen(model, inputs, progress)
+    unseen = None
+    if 0 < seen.sum() < len(seen):
+        rest = np.flatnonzero(~seen)
+        unseen = judge(loaded, known[rest], inputs.select(rest), counts, progress, beside)
     strangers = sorted(set(known.classes) - set(loaded.classes))
     if place is not None and rank() == 0:
         source = place_of(labels) or "labels in memory"
         on = f"the {len(known):,} image{'s' if len(known) != 1 else ''} of {source}"
         write_evaluation(place, found, on if split is None else f"{on}, split {split}")
-    return Evaluated(found, len(known), strangers, place)
+    return Evaluated(found, len(known), int(seen.sum()), unseen, strangers, place)
+
+
+def _seen(model: object, inputs: Inputs, progress: Progress | None) -> npt.NDArray[np.bool_]:
+    """Return which inputs a run was trained or validated on, as far as it has kept that."""
+    known = load_contents(RunFolder(Path(model)).seen_file) if isinstance(model, str | Path) else None
+    if known is None:
+        return np.zeros(len(inputs), dtype=bool)
+    return np.isin(contents(inputs, progress), known)
 
 
 def _annotations(model: object, classes: Sequence[str]) -> npt.NDArray[np.int64] | None:

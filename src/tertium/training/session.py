@@ -22,6 +22,7 @@ from tertium.annotation.calibration import thresholds
 from tertium.annotation.record import Annotation
 from tertium.config import Plan, Settings
 from tertium.data.batches import Loader, Order, loader
+from tertium.data.identity import Hashes, save_contents
 from tertium.data.inputs import Inputs
 from tertium.data.pictures import check_pictures
 from tertium.distributed import gather_rows, own_rows
@@ -64,10 +65,11 @@ class Part:
 
     labels: Labels
     inputs: Inputs
+    contents: Hashes  # by which copies of an input are found
 
     def select(self, rows: npt.NDArray[np.int64]) -> Part:
         """Return these rows only."""
-        return Part(self.labels[rows], self.inputs.select(rows))
+        return Part(self.labels[rows], self.inputs.select(rows), self.contents[rows])
 
 
 class Session:
@@ -226,7 +228,8 @@ class Session:
             _check_finite(part)
             return part
         mine = self._extractor(part.inputs.pictures.select(own_rows(len(part.inputs))))
-        return Part(part.labels, part.inputs.with_features(gather_rows(mine, len(part.inputs))))
+        features = gather_rows(mine, len(part.inputs))
+        return Part(part.labels, part.inputs.with_features(features), part.contents)
 
     def run(self) -> Outcome:
         """Go through the phases of the protocol and keep the best model."""
@@ -410,6 +413,8 @@ class Session:
         if self.folder is not None:
             if rank() == 0:
                 trained.save(self.folder.path)
+                seen = np.concatenate([self.training.contents, self.validation.contents])
+                save_contents(self.folder.seen_file, seen)
                 if self.annotation is not None:
                     self.annotation.save(self.folder.annotation_file)
                 self.folder.finish(summary)
