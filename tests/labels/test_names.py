@@ -224,7 +224,7 @@ def test_look_alikes_are_noted_and_settled_by_renaming(tmp_path):
         np.testing.assert_array_equal(labels.dense(), [[1, -1], [1, 0], [-1, 0], [-1, 0]])
     assert notes(path, rename=names) == ()
     (note,) = notes(path, rename={"Cta": "cat", "Cat": "cat"})
-    assert 'does not have: Cta; did you mean' in note
+    assert "does not have: Cta; did you mean" in note
 
 
 def test_renaming_holds_for_files_of_our_own_and_contradictions_are_found(tmp_path):

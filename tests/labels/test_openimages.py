@@ -235,7 +235,7 @@ def test_bad_hierarchies(tmp_path, text, message):
     [
         ("", "the file is empty"),
         (HEADER, "no rows below the header"),
-        (HEADER.replace(",", ";") + HUMAN, 'its columns are separated by semicolons'),
+        (HEADER.replace(",", ";") + HUMAN, "its columns are separated by semicolons"),
         ("ImageID,LabelName,Confidence\n", 'no column "Source"'),
         (HEADER + f"{A},verification,/m/cat\n", "line 2: Expected 4 columns, got 3"),
         (HEADER + HUMAN + f"{A},verification\n", "line 5: Expected 4 columns, got 2"),
