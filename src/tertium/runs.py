@@ -116,6 +116,11 @@ class RunFolder:
         return self.path / "validation.npz"
 
     @property
+    def seen_file(self) -> Path:
+        """Which images it was trained and validated on, by their content."""
+        return self.path / "images.npz"
+
+    @property
     def evaluation_file(self) -> Path:
         """The figures of `tertium evaluate`."""
         return self.path / "evaluation.json"
@@ -163,7 +168,7 @@ class RunFolder:
     def _is_own(self, path: Path) -> bool:
         """Return whether training, evaluating, exporting or reporting writes a file of this name here."""
         trained = [self.config_file, self.epochs_file, self.log_file, self.summary_file, self.model_file]
-        trained += [self.weights_file, self.annotation_file, self.validation_file]
+        trained += [self.weights_file, self.annotation_file, self.validation_file, self.seen_file]
         used = [self.evaluation_file, self.evaluation_file.with_suffix(".csv"), self.report_file]
         used += [self.onnx_file, self.timm_file]
         folders = [self.checkpoints, self.tables, self.replaced]

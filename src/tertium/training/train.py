@@ -16,6 +16,7 @@ from tertium.annotation.frequencies import Frequencies, estimate, propensities
 from tertium.config import Settings, settings_from
 from tertium.data.coverage import unused_files
 from tertium.data.feature_files import feature_names, load_features
+from tertium.data.identity import contents
 from tertium.data.inputs import Features, Images, open_inputs
 from tertium.data.pictures import damaged
 from tertium.distributed import lost
@@ -82,7 +83,8 @@ def train(
         if unused is not None:
             progress.note(f"Note: {unused}.")
     left_out = _damaged(images, everything, progress) if skip_damaged else []
-    training, validation = _divide(everything.without(left_out), images, features, settings)
+    training, validation = _divide(everything.without(left_out), images, features, settings, progress)
+    _note_copies(training, validation, progress)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
     record = {"truth": _truth(truth), "watch": watch}
@@ -137,7 +139,7 @@ def resume(
         labels = labels.without(data.left_out)
     if images is None and features is None:
         images, features = data.images, data.features
-    training, validation = _divide(labels, images, features, settings)
+    training, validation = _divide(labels, images, features, settings, progress)
     for key, now in _fingerprints(training, validation).items():
         if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
@@ -167,7 +169,7 @@ def class_frequencies(
     method = Auto() if estimator == "scores" else Ignore()
     chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
-    training, validation = _divide(everything, images, features, settings)
+    training, validation = _divide(everything, images, features, settings, progress)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
     with _session(settings, chosen, training, validation, progress) as session:
@@ -243,7 +245,11 @@ def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, S
 
 
 def _divide(
-    labels: Labels, images: Images | None, features: Features | None, settings: Settings
+    labels: Labels,
+    images: Images | None,
+    features: Features | None,
+    settings: Settings,
+    progress: Progress | None,
 ) -> tuple[Part, Part]:
     """Return the training and the validation part: the file's own splits, or a stratified draw."""
     if (images is None) == (features is None):
@@ -261,12 +267,31 @@ def _divide(
     if _rows(images, features) == len(labels):
         used = np.arange(len(labels))
     part = labels[used]
-    source = Part(part, open_inputs(images, features, part.images.to_pylist()))
+    inputs = open_inputs(images, features, part.images.to_pylist())
+    source = Part(part, inputs, contents(inputs, progress))
     rows, held_out = np.searchsorted(used, rows), np.searchsorted(used, held_out)
     if not held_out.size and settings.validation and len(rows) > 1:
-        first, second = divide(source.labels[rows], settings.validation, settings.seed)
+        # Features of different images may well be the same; image files are not.
+        same = None if inputs.pictures is None else source.contents[rows]
+        first, second = divide(source.labels[rows], settings.validation, settings.seed, same)
         rows, held_out = rows[first], rows[second]
     return source.select(rows), source.select(held_out)
+
+
+def _note_copies(training: Part, validation: Part, progress: Progress | None) -> None:
+    """Say how many images stand under several names, and how many validate what they have taught."""
+    if progress is None or training.inputs.pictures is None:
+        return
+    every = np.concatenate([training.contents, validation.contents])
+    copies = len(every) - len(np.unique(every))
+    shared = int(np.isin(validation.contents, training.contents).sum())
+    if shared:
+        progress.note(
+            f"Note: {shared:,} of {len(validation.contents):,} validation images are copies of training "
+            "images: the validation figures flatter."
+        )
+    elif copies:
+        progress.note(f"Note: {copies:,} images are copies of others; all copies of one validate, or none.")
 
 
 def _rows(images: Images | None, features: Features | None) -> int | None:
