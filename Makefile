@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-all check format bench docs clean
+.PHONY: help demo test test-all check format bench bench-compare docs clean
 
 help:            ## Show this list.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -31,8 +31,11 @@ format: .venv/installed    ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/installed     ## Measure speed and memory against the targets.
+bench: .venv/installed     ## Measure speed and memory against the targets; write bench/results.json.
 	$(BIN)/python -m bench
+
+bench-compare: .venv/installed ## Show two results side by side: A=old.json B=new.json.
+	$(BIN)/python -m bench.compare $(A) $(B)
 
 docs: .venv/installed      ## Write the generated table of docs/methods.md anew.
 	$(BIN)/python -m docs.generate

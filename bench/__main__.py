@@ -1,6 +1,11 @@
-"""Measure every part, or those named: ``python -m bench metrics engine``."""
+"""Measure every part, or those named: ``python -m bench metrics engine``.
 
-import sys
+All parts together are also written to bench/results.json, with the machine and the versions; ``--out`` writes
+elsewhere. ``--smoke`` uses tiny sizes, to see that every part runs: its figures mean nothing.
+"""
+
+import argparse
+from pathlib import Path
 
 from bench import (
     engine,
@@ -17,6 +22,7 @@ from bench import (
     threads,
 )
 from bench.measure import show
+from bench.results import write
 
 PARTS = {
     "metrics": metrics,
@@ -32,17 +38,30 @@ PARTS = {
     "threads": threads,
     "load": load,
 }
+RESULTS = Path(__file__).with_name("results.json")
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(PARTS)
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"all by default: {', '.join(PARTS)}")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: only see that every part runs")
+    parser.add_argument("--out", type=Path, help="where the rows go, .json")
+    options = parser.parse_args()
+    unknown = [name for name in options.parts if name not in PARTS]
+    if unknown:
+        parser.error(f'there is no part "{unknown[0]}"; the parts are {", ".join(PARTS)}')
     found = []
-    for name in names:
-        rows = PARTS[name].rows()
+    for name in options.parts or PARTS:
+        rows = PARTS[name].rows(smoke=options.smoke)
         show(rows)
         found += rows
     judged = [each["met"] for each in found if each["met"] is not None]
     print(f"{sum(judged)} of {len(judged)} targets met")
+    whole = not options.parts and not options.smoke
+    out = options.out or (RESULTS if whole else None)
+    if out is not None:
+        write(out, found)
+        print(f"Written: {out}")
 
 
 if __name__ == "__main__":

@@ -23,15 +23,22 @@ from tertium.training.fit import fit
 CLASSES = [str(number) for number in range(80)]
 
 
-def rows() -> list[Row]:
+def rows(smoke: bool = False) -> list[Row]:
+    images, repeats = (64, 1) if smoke else (8000, 25)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     found = [
-        row("engine overhead", "linear head 1,280 → 80, batch 16: times a bare loop", linear(), "≤", 1.1),
+        row(
+            "engine overhead",
+            "linear head 1,280 → 80, batch 16: times a bare loop",
+            linear(images, repeats),
+            "≤",
+            1.1,
+        ),
         row(
             "engine overhead",
             "EfficientNet-Lite0 at 64 px, batch 16: times a bare loop",
-            network(),
+            network(1 if smoke else 8, repeats),
             "≤",
             1.03,
         ),
@@ -40,16 +47,16 @@ def rows() -> list[Row]:
     return found
 
 
-def linear() -> float:
+def linear(images: int, repeats: int) -> float:
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(8000, 1280)).astype(np.float32)
-    labels = Labels.from_dense(np.where(rng.random((8000, 80)) < 0.04, 1, -1))
-    plan = replace(HEAD.resolved(8000, 16, 1), epochs=1, schedule="constant", warmup=0.0)
+    features = rng.normal(size=(images, 1280)).astype(np.float32)
+    labels = Labels.from_dense(np.where(rng.random((images, 80)) < 0.04, 1, -1))
+    plan = replace(HEAD.resolved(images, 16, 1), epochs=1, schedule="constant", warmup=0.0)
     inputs, targets = torch.from_numpy(features), torch.from_numpy(labels.dense())
 
     def bare() -> None:
         model = Classifier(CLASSES, 1280)
-        order = torch.from_numpy(np.random.default_rng((0, 1)).permutation(8000))
+        order = torch.from_numpy(np.random.default_rng((0, 1)).permutation(images))
         bare_loop(model, plan, ((inputs[rows], targets[rows]) for rows in torch.split(order, 16)))
 
     def ours() -> None:
@@ -57,10 +64,10 @@ def linear() -> float:
         train(Classifier(CLASSES, 1280), loader, labels, plan)
 
     bare()
-    return paired_ratio(bare, ours, repeats=25)
+    return paired_ratio(bare, ours, repeats)
 
 
-def network() -> float:
+def network(steps: int, repeats: int) -> float:
     rng = np.random.default_rng(0)
     batches = Fixed(
         [
@@ -69,11 +76,13 @@ def network() -> float:
                 torch.from_numpy(np.where(rng.random((16, 80)) < 0.04, 1, -1).astype(np.int8)),
                 torch.arange(16),
             )
-            for _ in range(8)
+            for _ in range(steps)
         ]
     )
     labels = Labels.from_dense(np.ones((16, 80)))
-    plan = replace(WHOLE.resolved(128, 16, 1), epochs=1, schedule="constant", warmup=0.0, ema=0.0, clip=0.0)
+    plan = replace(
+        WHOLE.resolved(16 * steps, 16, 1), epochs=1, schedule="constant", warmup=0.0, ema=0.0, clip=0.0
+    )
     backbone = Backbone()
 
     def bare() -> None:
@@ -84,7 +93,7 @@ def network() -> float:
         train(Classifier(CLASSES, backbone.width, backbone), batches, labels, plan)
 
     bare()
-    return paired_ratio(bare, ours, repeats=25)
+    return paired_ratio(bare, ours, repeats)
 
 
 class Fixed:

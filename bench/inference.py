@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,21 +32,31 @@ from tertium.models.features import Extractor
 from tertium.models.onnx_files import convert
 from tertium.models.onnx_session import session
 
-SIZE, BATCH, REPEATS = 224, 16, 9
-FILES, SIDE = 64, 192  # images that are taken from a folder; side of those that are rendered
+SIDE = 192  # of images that are rendered
 
 
-def rows() -> list[Row]:
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    size: int = 224  # of the pixels that the network gets
+    batch: int = 16
+    files: int = 64  # that are rendered, or taken from a folder
+    repeats: int = 9
+
+
+def rows(smoke: bool = False) -> list[Row]:
+    scale = Scale(32, 2, 2, 1) if smoke else Scale()
     with one_thread(), tempfile.TemporaryDirectory() as folder:
-        for number, image in enumerate(render(FILES, seed=0).images):
+        for number, image in enumerate(render(scale.files, seed=0).images):
             Image.fromarray(image).resize((SIDE, SIDE)).save(Path(folder) / f"{number:03}.jpg", quality=90)
-        return network(DEFAULT_BACKBONE, 3.0) + files(Path(folder))
+        return network(DEFAULT_BACKBONE, scale, 3.0) + files(Path(folder), scale)
 
 
-def network(name: str, target: float | None = None) -> list[Row]:
+def network(name: str, scale: Scale, target: float | None = None) -> list[Row]:
     """Compare what computes the features, one thread each, on random pixels."""
     backbone = Backbone(name) if name != DEFAULT_BACKBONE else pretrained()
-    images = torch.randint(0, 256, (BATCH, 3, SIZE, SIZE), dtype=torch.uint8)
+    images = torch.randint(0, 256, (scale.batch, 3, scale.size, scale.size), dtype=torch.uint8)
     pixels = images.numpy()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "backbone.onnx"
@@ -55,19 +66,19 @@ def network(name: str, target: float | None = None) -> list[Row]:
 
     def one_by_one() -> Any:
         return np.concatenate(
-            [running.run(None, {"images": pixels[place, None]})[0] for place in range(BATCH)]
+            [running.run(None, {"images": pixels[place, None]})[0] for place in range(scale.batch)]
         )
 
     calls: dict[str, tuple[Callable[[], Any], float | None]] = {
         "torch": (lambda: plain((images - backbone.mean) / backbone.std), target),
         "torch, channels last": (lambda: backbone(images), None),
-        f"batches of {BATCH}": (lambda: running.run(None, {"images": pixels})[0], None),
+        f"batches of {scale.batch}": (lambda: running.run(None, {"images": pixels})[0], None),
     }
     found = []
     with torch.inference_mode():
         for what, (call, bound) in calls.items():
             call()
-            ratio = paired_ratio(one_by_one, call, REPEATS)
+            ratio = paired_ratio(one_by_one, call, scale.repeats)
             found.append(
                 row("inference", f"{name}: {what}, times ONNX Runtime one by one", ratio, "≥", bound)
             )
@@ -75,12 +86,12 @@ def network(name: str, target: float | None = None) -> list[Row]:
     return [*found, row("inference", f"{name}: largest difference from torch", difference, "≤", 1e-4)]
 
 
-def files(folder: Path) -> list[Row]:
+def files(folder: Path, scale: Scale) -> list[Row]:
     """Compare ways from image files to features, and what their parts cost."""
-    names = list_images(folder)[:FILES]
+    names = list_images(folder)[: scale.files]
     pictures = FolderPictures(folder, names)
     backbone = pretrained().eval()
-    extractor = Extractor(backbone, SIZE, device=torch.device("cpu"), workers=0)
+    extractor = Extractor(backbone, scale.size, device=torch.device("cpu"), workers=0)
     with tempfile.TemporaryDirectory() as other, ProcessPoolExecutor(2) as processes:
 
         def new() -> None:
@@ -92,12 +103,18 @@ def files(folder: Path) -> list[Row]:
                 extractor(pictures)
 
         def decode(pool: Executor) -> None:
-            deque(pool.map(partial(pixels_of, pictures), range(len(names)), chunksize=8), maxlen=0)
+            deque(
+                pool.map(partial(pixels_of, pictures, scale.size), range(len(names)), chunksize=8), maxlen=0
+            )
 
         threads = ThreadPoolExecutor(2)
         new(), kept(), decode(processes)
         ratios = {
-            "a decoding process and torch, times ours": (new, lambda: by_torch(backbone, pictures), 3),
+            "a decoding process and torch, times ours": (
+                new,
+                lambda: by_torch(backbone, pictures, scale.size),
+                3,
+            ),
             "computing features, times finding them in the cache": (kept, new, 3),
             "decoding in two processes, times in two threads": (
                 lambda: decode(threads),
@@ -106,25 +123,25 @@ def files(folder: Path) -> list[Row]:
             ),
             "decoding, times hashing": (
                 lambda: [pictures.checksum(row) for row in range(len(names))],
-                lambda: [pixels_of(pictures, row) for row in range(len(names))],
+                lambda: [pixels_of(pictures, scale.size, row) for row in range(len(names))],
                 9,
             ),
         }
         return [
-            row("features", what, paired_ratio(base, call, repeats), "≥", None)
+            row("features", what, paired_ratio(base, call, min(repeats, scale.repeats)), "≥", None)
             for what, (base, call, repeats) in ratios.items()
         ]
 
 
-def pixels_of(pictures: FolderPictures, row: int) -> Any:
-    return np.asarray(resized(pictures.open(row), SIZE))
+def pixels_of(pictures: FolderPictures, size: int, row: int) -> Any:
+    return np.asarray(resized(pictures.open(row), size))
 
 
-def by_torch(backbone: Backbone, pictures: FolderPictures) -> None:
+def by_torch(backbone: Backbone, pictures: FolderPictures, size: int) -> None:
     """What Tertium did before: batches, decoded in another process, in channels-last torch."""
     nameless = Labels.unknown(pictures.names, ["any"])
     with torch.inference_mode():
-        for batch in ImageLoader(pictures, nameless, SIZE, Order(len(pictures), 64), workers=1).epoch(0):
+        for batch in ImageLoader(pictures, nameless, size, Order(len(pictures), 64), workers=1).epoch(0):
             backbone(batch.inputs).numpy().astype(np.float16)
 
 
@@ -154,6 +171,6 @@ def cache(place: str) -> Any:
 if __name__ == "__main__":
     for word in sys.argv[1:]:
         with one_thread():
-            show(files(Path(word)) if Path(word).is_dir() else network(word))
+            show(files(Path(word), Scale()) if Path(word).is_dir() else network(word, Scale()))
     if not sys.argv[1:]:
         show(rows())

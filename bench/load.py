@@ -26,7 +26,7 @@ REPEATS = 3
 
 
 def rows(smoke: bool = False) -> list[Row]:
-    images, methods, repeats = (300, METHODS[:1], 1) if smoke else (IMAGES, METHODS, REPEATS)
+    images, methods, repeats = (60, METHODS[:1], 1) if smoke else (IMAGES, METHODS, REPEATS)
     with tempfile.TemporaryDirectory(prefix="tertium-bench-") as name:
         folder = Path(name)
         problem(folder, images)

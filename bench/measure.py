@@ -42,9 +42,9 @@ def peak(call: Callable[[], Any]) -> int:
 def row(part: str, case: str, value: float, sign: str, bound: float | None) -> Row:
     """Return a line of the table: a value beside its target, if there is one."""
     if bound is None:
-        return {"part": part, "case": case, "value": value, "target": "", "met": None}
-    met = value >= bound if sign == "≥" else value <= bound
-    return {"part": part, "case": case, "value": value, "target": f"{sign} {bound:g}", "met": met}
+        return {"part": part, "case": case, "value": float(value), "target": "", "met": None}
+    met = bool(value >= bound if sign == "≥" else value <= bound)
+    return {"part": part, "case": case, "value": float(value), "target": f"{sign} {bound:g}", "met": met}
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -58,21 +58,24 @@ def _lines(numbers: npt.NDArray[np.int64], rows: int, images: int) -> npt.NDArra
 _MIDS = np.array([list(f"/m/0{number:05x}".encode()) for number in range(CLASSES)], dtype=np.uint8)
 
 
-def rows(share: float = 1 / SMALL) -> list[Row]:
+def rows(smoke: bool = False, share: float = 1 / SMALL) -> list[Row]:
     """Convert generated files through the command line, each in a process of its own.
 
     ``python -m bench.openimages 1`` measures the full size, for which the bound is 30 s.
     """
+    orders, suffixes = ("grouped", "shuffled"), (".arrow", ".parquet")
+    if smoke:
+        orders, suffixes, share = orders[1:], suffixes[:1], 1 / 60_000
     lines, images = round(ROWS * share), round(IMAGES * share)
     bound = 30 * share + 2 * (1 - share)  # a small file is mostly the command's start
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for order in ("grouped", "shuffled"):
+        for order in orders:
             source = folder / "labels.csv"
             generate(source, lines, images, shuffled=order == "shuffled")
             case = f"{lines:,} rows, {images:,} images, {order}"
-            for suffix in (".arrow", ".parquet"):
+            for suffix in suffixes:
                 out = folder / f"labels{suffix}"
                 wall, work, most = command("convert", "openimages", source, "--out", out)
                 found += [
@@ -147,4 +150,4 @@ def command(*words: str | Path) -> tuple[float, float, float]:
 
 
 if __name__ == "__main__":
-    show(rows(float(sys.argv[1]) if len(sys.argv) > 1 else 1 / SMALL))
+    show(rows(share=float(sys.argv[1]) if len(sys.argv) > 1 else 1 / SMALL))

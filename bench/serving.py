@@ -1,7 +1,7 @@
 """An exported model beside torch, from files to probabilities; and behind HTTP, beside the bare session.
 
 EfficientNet-Lite0 at 224 pixels with 80 classes, on JPEGs of 500×375 pixels. The server is a process of its
-own on this machine, the clients are threads here; each level ends after REQUESTS answers or SECONDS. The
+own on this machine, the clients are threads here; each level ends after its requests or after SECONDS. The
 model has one thread everywhere.
 """
 
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -31,34 +32,45 @@ from tertium.prediction.exporting import export_onnx
 from tertium.prediction.trained import Trained
 from tertium.web.serving import decode
 
-IMAGES, SIZE, CLASSES, REPEATS = 64, 224, 80, 5
-REQUESTS, SECONDS, LEVELS = 160, 10.0, (1, 4, 16)
+SIZE, CLASSES, SECONDS = 224, 80, 10.0
 
 
-def rows() -> list[Row]:
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    images: int = 64
+    repeats: int = 5
+    requests: int = 160
+    levels: tuple[int, ...] = (1, 4, 16)  # clients at once
+    started: tuple[str, ...] = ("torch", "ONNX")
+
+
+def rows(smoke: bool = False) -> list[Row]:
+    scale = Scale(2, 1, 2, (2,), ("ONNX",)) if smoke else Scale()
     with tempfile.TemporaryDirectory(prefix="tertium-bench-") as name:
         folder = Path(name)
-        photos = write_photos(folder / "photos")
+        photos = write_photos(folder / "photos", scale.images)
         trained = write_run(folder / "run")
         export_onnx(folder / "run", folder / "model.onnx")
         model = Exported.load(folder / "model.onnx", 1)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        faster, less = predicting(trained, model, folder / "photos")
+        faster, less = predicting(trained, model, folder / "photos", scale.repeats)
         torch.set_num_threads(threads)
         found = [
-            row("predict", f"{IMAGES} photos to probabilities: times as fast as torch", faster, "≥", 3),
+            row("predict", f"{scale.images} photos to probabilities: times as fast as torch", faster, "≥", 3),
             row("predict", "processor time of torch / that of ONNX Runtime", less, "≥", 3),
         ]
-        for what, seconds in starting(folder).items():
+        for what, seconds in starting(folder, scale.started).items():
             found.append(row("predict", f"the command with one photo, {what}: seconds", seconds, "", None))
-        return found + load(folder / "model.onnx", model, photos)
+        return found + load(folder / "model.onnx", model, photos, scale)
 
 
-def write_photos(folder: Path) -> list[bytes]:
+def write_photos(folder: Path, count: int) -> list[bytes]:
     folder.mkdir()
     found = []
-    for number, pixels in enumerate(render(IMAGES, size=128).images):
+    for number, pixels in enumerate(render(count, size=128).images):
         file = BytesIO()
         Image.fromarray(pixels).resize((500, 375), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
         (folder / f"{number:03d}.jpg").write_bytes(file.getvalue())
@@ -77,14 +89,14 @@ def write_run(folder: Path) -> Trained:
     return trained
 
 
-def predicting(trained: Trained, model: Exported, photos: Path) -> tuple[float, float]:
+def predicting(trained: Trained, model: Exported, photos: Path, repeats: int) -> tuple[float, float]:
     """Return torch's time over ours: by the clock, and of the processor, which others may share."""
     inputs, theirs = model.inputs(photos, None, None), trained.inputs(photos, None, None)
     calls = (lambda: trained.stream(theirs), lambda: model.stream(inputs))
     scores = [np.concatenate(list(call())) for call in calls]
     assert np.abs(scores[0] - scores[1]).max() < 1e-4
-    spent = np.empty((REPEATS, 2, 2))
-    for repeat in range(REPEATS):
+    spent = np.empty((repeats, 2, 2))
+    for repeat in range(repeats):
         for number, call in enumerate(calls):
             before = np.array([time.perf_counter(), time.process_time()])
             list(call())
@@ -93,12 +105,13 @@ def predicting(trained: Trained, model: Exported, photos: Path) -> tuple[float, 
     return clock, processor
 
 
-def starting(folder: Path) -> dict[str, float]:
+def starting(folder: Path, kinds: tuple[str, ...]) -> dict[str, float]:
     one = folder / "one"
     one.mkdir()
     (one / "a.jpg").write_bytes((folder / "photos" / "000.jpg").read_bytes())
     seconds = {}
-    for what, model in (("torch", "run"), ("ONNX", "model.onnx")):
+    for what in kinds:
+        model = {"torch": "run", "ONNX": "model.onnx"}[what]
         words = ["predict", folder / model, "--images", one, "--out", folder / "p.csv"]
         start = time.perf_counter()
         subprocess.run([sys.executable, "-m", "tertium", *words], check=True, capture_output=True)
@@ -109,13 +122,13 @@ def starting(folder: Path) -> dict[str, float]:
 # ---- behind HTTP -----------------------------------------------------------------------------------------
 
 
-def load(path: Path, model: Exported, photos: list[bytes]) -> list[Row]:
-    bare = alone(model, photos)
+def load(path: Path, model: Exported, photos: list[bytes], scale: Scale) -> list[Row]:
+    bare = alone(model, photos, scale.requests)
     found = [row("serving", "bare session, one photo at a time: photos a second", bare, "", None)]
     with server(path) as port:
-        ask(port, photos, 1, 20)  # the first requests fill caches
-        for clients in LEVELS:
-            seconds, took = ask(port, photos, clients, REQUESTS)
+        ask(port, photos, 1, min(20, scale.requests))  # the first requests fill caches
+        for clients in scale.levels:
+            seconds, took = ask(port, photos, clients, scale.requests)
             rate, text = len(took) / seconds, f"{clients} client{'s' * (clients > 1)}"
             found += [
                 row("serving", f"{text}: requests a second", rate, "", None),
@@ -126,10 +139,10 @@ def load(path: Path, model: Exported, photos: list[bytes]) -> list[Row]:
     return found
 
 
-def alone(model: Exported, photos: list[bytes]) -> float:
+def alone(model: Exported, photos: list[bytes], requests: int) -> float:
     """Return how many photos a second are decoded and run with nothing around it."""
     start, count = time.perf_counter(), 0
-    while count < REQUESTS and time.perf_counter() - start < SECONDS:
+    while count < requests and time.perf_counter() - start < SECONDS:
         model.probabilities(decode(photos[count % len(photos)], SIZE, "it")[None])
         count += 1
     return count / (time.perf_counter() - start)

@@ -29,17 +29,18 @@ CASES = {
 }
 
 
-def rows() -> list[Row]:
-    found = []
+def rows(smoke: bool = False) -> list[Row]:
+    few, measured = (20, measure) if smoke else (IMAGES, apart)
+    many, found = 4 * few, []
     with tempfile.TemporaryDirectory(prefix="tertium-bench-") as folder:
-        for count in (IMAGES, 4 * IMAGES):
+        for count in (few, many):
             write_features(Path(folder) / f"{count}.npy", count)
         for case, text in CASES.items():
-            small, large = (measured(case, count, folder) for count in (IMAGES, 4 * IMAGES))
-            grown = (large["megabytes"] - small["megabytes"]) / (3 * IMAGES * CLASSES * 4 / 2**20)
-            size = f"{4 * IMAGES:,}×{CLASSES:,}"
+            small, large = (measured(case, count, Path(folder)) for count in (few, many))
+            grown = (large["megabytes"] - small["megabytes"]) / (3 * few * CLASSES * 4 / 2**20)
+            size = f"{many:,}×{CLASSES:,}"
             found += [
-                row("streaming", f"{text}, {IMAGES:,}×{CLASSES:,}: MB", small["megabytes"], "", None),
+                row("streaming", f"{text}, {few:,}×{CLASSES:,}: MB", small["megabytes"], "", None),
                 row("streaming", f"{text}, {size}: MB", large["megabytes"], "", None),
                 row("streaming", f"{text}, {size}: seconds", large["seconds"], "", None),
                 row("streaming", f"{text}: growth / growth of the scores", grown, "≤", 0.1),
@@ -51,22 +52,24 @@ def write_features(path: Path, count: int) -> None:
     rng = np.random.default_rng(0)
     array = np.lib.format.open_memmap(path, "w+", np.float16, (count, WIDTH))
     for start in range(0, count, 1000):
-        array[start : start + 1000] = rng.normal(size=(1000, WIDTH)).astype(np.float16)
+        block = array[start : start + 1000]
+        block[:] = rng.normal(size=block.shape).astype(np.float16)
 
 
-def measured(case: str, count: int, folder: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.streaming", case, str(count), folder]
+def apart(case: str, count: int, folder: Path) -> dict[str, float]:
+    """Measure in a process of its own."""
+    command = [sys.executable, "-m", "bench.streaming", case, str(count), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
-def measure(case: str, count: int, folder: Path) -> None:
+def measure(case: str, count: int, folder: Path) -> dict[str, float]:
     call = prepared(case, count, folder)
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
     before, start = resident("VmRSS"), time.perf_counter()
     call()
     seconds = time.perf_counter() - start
-    print(json.dumps({"megabytes": resident("VmHWM") - before, "seconds": seconds}))
+    return {"megabytes": resident("VmHWM") - before, "seconds": seconds}
 
 
 def prepared(case: str, count: int, folder: Path) -> Callable[[], object]:
@@ -113,6 +116,6 @@ def resident(what: str) -> float:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        measure(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+        print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))))
     else:
         show(rows())
