@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tertium.errors import InputError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -28,7 +31,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise InputError(f"{path}: the folder {path.parent} does not exist")
     if path.is_symlink():
         raise InputError(f"{path}: a link that leads to itself")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
     os.close(handle)
     temporary = Path(name)
     try:
@@ -37,8 +43,25 @@ def replacing(path: str | Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp made it private
         temporary.replace(path)
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise InputError(f"{path}: cannot be written, the disk is full; nothing is left of it") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether an error says that a disk has no room; libraries have exceptions of their own for it."""
+    return getattr(error, "errno", None) in _FULL or os.strerror(errno.ENOSPC) in str(error)
+
+
+def reserve(path: Path) -> None:
+    """Give a file that is still empty inside its room on disk: to map what has none kills the process."""
+    size = path.stat().st_size
+    if size and hasattr(os, "posix_fallocate"):
+        with open(path, "rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def make_folder(path: str | Path) -> None:
@@ -52,7 +75,7 @@ def make_folder(path: str | Path) -> None:
 
 
 def keep_inputs(outputs: Iterable[object], inputs: Iterable[object]) -> None:
-    """Raise `InputError` if an output would replace an input: a file, or one inside a folder that is read.
+    """Raise `InputError` if an output would replace an input.
 
     What is not a path (an array, labels in memory, None) does not count.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,6 +23,7 @@ from tertium.cli.serving import serve
 from tertium.cli.shared import say
 from tertium.cli.usage import Command, Commands
 from tertium.errors import InputError, SaidElsewhere
+from tertium.files import is_full
 
 app = typer.Typer(
     cls=Commands,
@@ -73,13 +74,22 @@ def main() -> None:
         app(prog_name="tertium")
     except SaidElsewhere:
         sys.exit(2)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        _fail(f"{error.filename or 'a file'}: cannot be written, the disk is full")
     except InputError as error:
         if _repeats():
             sys.exit(2)
-        console = Screen(stderr=True)
-        console.print("[bold red]Error:[/] ", end="")
-        console.print(str(error), highlight=False, markup=False, emoji=False, soft_wrap=True)
-        sys.exit(2)
+        _fail(str(error))
+
+
+def _fail(sentence: str) -> NoReturn:
+    """Say what is wrong, and end."""
+    console = Screen(stderr=True)
+    console.print("[bold red]Error:[/] ", end="")
+    console.print(sentence, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    sys.exit(2)
 
 
 def _repeats() -> bool:

@@ -25,7 +25,7 @@ from tertium.data.decoding import PIXELS
 from tertium.data.feature_files import write_feature_names
 from tertium.data.pictures import FolderPictures, Pictures, ahead, resized
 from tertium.errors import InputError
-from tertium.files import replacing, write_json
+from tertium.files import replacing, reserve, write_json
 from tertium.models.classifier import Backbone
 from tertium.models.onnx_files import convert
 from tertium.models.onnx_session import session
@@ -102,6 +102,7 @@ class Extractor:
                 array = np.lib.format.open_memmap(
                     temporary, mode="w+", dtype=np.float16, shape=(len(rows), self._backbone.width)
                 )
+                reserve(temporary)
                 for start in range(0, len(rows), _COPIED):
                     array[start : start + _COPIED] = store.take(keys[rows[start : start + _COPIED]])
                 array.flush()
@@ -383,8 +384,9 @@ def _folder(about: dict[str, Any], spare: Path | None, progress: Progress) -> It
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / "about.json", about)
-        except OSError as error:
-            progress.note(f"{folder}: features cannot be kept there ({error.strerror})")
+        except (OSError, InputError) as error:
+            reason = getattr(error, "strerror", None) or error
+            progress.note(f"{folder}: features cannot be kept there ({reason})")
         else:
             yield folder
             return
