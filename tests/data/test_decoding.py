@@ -365,6 +365,7 @@ def test_orientations_that_there_are_not_change_nothing(orientation):
     np.testing.assert_array_equal(decoded(saved(image, "PNG", exif=noted)), SIDES)
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_notes_do_no_harm():
     for noted in (
         b"Exif\0\0",
@@ -518,6 +519,7 @@ def test_a_forked_process_has_a_gate_of_its_own():
         assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_pillows_limit_is_as_before_and_holds_for_others(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)  # Pillow refuses twice as many
     monkeypatch.setattr(decoding, "_WHOLE", 10)
@@ -545,7 +547,7 @@ print(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "side"), [("RGB", 13_000), ("P", 13_000), ("RGB", 20_000)])
+@pytest.mark.parametrize(("mode", "side"), [("RGB", 13_000), ("P", 13_000)])
 def test_eight_large_images_at_once_take_bounded_memory(mode, side, tmp_path):
     Image.new(mode, (side, side)).save(tmp_path / "bomb.png")
     asked = subprocess.run(
@@ -618,7 +620,7 @@ def test_postscript_starts_no_program(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # looked for anew
     Image.new("RGB", (9, 7)).save(tmp_path / "evil.jpg", "EPS")
-    with pytest.raises(InputError, match=r"evil\.jpg: not an image that can be read; those are JPEG, PNG"):
+    with pytest.raises(InputError, match=r"evil\.jpg: not an image that can be read \(JPEG, PNG"):
         open_image(tmp_path / "evil.jpg")
     assert not called.exists()
     with pytest.raises(OSError), Image.open(tmp_path / "evil.jpg") as opened:  # noqa: PT011
@@ -658,15 +660,15 @@ def test_files_that_may_not_be_read(tmp_path):
 def test_without_the_extra_a_heic_file_says_what_it_needs(monkeypatch):
     content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(InputError, match=r"it: a HEIC image, which needs: pip install 'tertium\[heif\]'"):
+    with pytest.raises(InputError, match=r"it: reading HEIC images needs: pip install 'tertium\[heif\]'"):
         decode_image(content, "it")
     monkeypatch.setitem(sys.modules, "PIL.AvifImagePlugin", None)
-    with pytest.raises(InputError, match="it: a AVIF image, which needs: pip install --upgrade pillow"):
+    with pytest.raises(InputError, match="it: reading AVIF images needs: pip install --upgrade pillow"):
         decode_image(content.replace(b"ftypheic", b"ftypavif"), "it")
     from PIL import WebPImagePlugin
 
     monkeypatch.setattr(WebPImagePlugin, "SUPPORTED", False, raising=False)
-    with pytest.raises(InputError, match="it: a WebP image, which needs: a Pillow that was built with it"):
+    with pytest.raises(InputError, match="it: reading WebP images needs: a Pillow that was built with it"):
         decode_image(b"RIFF\0\0\0\0WEBP", "it")
 
 

@@ -440,7 +440,7 @@ def test_damaged_images_have_no_row(backbone, photos, cache, tmp_path):
     broken = extractor(backbone).save(watched(photos), out)
     assert broken == [
         f"{photos}/04.png: the image is damaged (image file is truncated)",
-        f"{photos}/no.jpg: not an image that can be read; those are {READABLE}",
+        f"{photos}/no.jpg: not an image that can be read ({READABLE})",
     ]
     assert (tmp_path / "x.npy.broken.txt").read_text().splitlines() == broken
     left = [name for name in names(photos) if name not in ("04.png", "no.jpg")]

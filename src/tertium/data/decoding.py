@@ -26,15 +26,14 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from tertium.errors import InputError
 
-PIXELS = 2  # raise it when decoding or resizing changes: features that were kept are then computed anew
+PIXELS = 2  # to be raised when decoding or resizing changes, so that cached features are computed again
 LARGEST = 2**29  # pixels of an image, some 23,000 × 23,000; more are refused
-READABLE = "JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF and HEIC"
+READABLE = "JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, HEIC"
 _WHOLE = 2**26  # pixels up to which an image keeps its size; a larger one is decoded smaller
 _TILE = 2048  # pixels of the side of a part that is converted at once
 _HEAVY = 2**28  # bytes from which on memory is worth giving back
-_ROOM = max(
-    2**31, 2**28 * (os.cpu_count() or 1)
-)  # bytes that images take while they are decoded, all together
+# Bytes that images take while they are decoded, all together.
+_ROOM = max(2**31, 2**28 * (os.cpu_count() or 1))
 
 # Nothing else is opened, whatever a file is called: PostScript, for one, would start a program.
 _STARTS = {
@@ -73,7 +72,6 @@ _TURNS = {  # TIFF is turned by Pillow itself
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = {_TURNS[number] for number in (5, 6, 7, 8)}
-
 
 Size = tuple[int, int]  # width and height
 
@@ -153,7 +151,7 @@ def _opened(file: BinaryIO, name: str) -> ImageFile.ImageFile:
         raise InputError(f"{name}: is empty")
     kind = _kind(head)
     if kind is None:
-        raise InputError(f"{name}: not an image that can be read; those are {READABLE}")
+        raise InputError(f"{name}: not an image that can be read ({READABLE})")
     opener = _opener(kind, name)
     file.seek(0)
     try:
@@ -192,7 +190,7 @@ def _opener(kind: str, name: str) -> Callable[[BinaryIO], ImageFile.ImageFile]:
         module = None
     if module is None or not getattr(module, "SUPPORTED", True):
         needs = _NEEDS.get(kind, "a Pillow that was built with it")
-        raise InputError(f"{name}: a {kind} image, which needs: {needs}")
+        raise InputError(f"{name}: reading {kind} images needs: {needs}")
     found: Callable[[BinaryIO], ImageFile.ImageFile] = getattr(module, what)
     return found
 
@@ -231,22 +229,20 @@ def _renew_gate() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        after_in_child=_renew_gate
-    )  # another thread may have held it: here it would stay shut
+    # A thread that does not live on in the child may have held the gate: there it would stay shut.
+    os.register_at_fork(after_in_child=_renew_gate)
 
 
 def _draft(image: ImageFile.ImageFile, within: int | None) -> None:
-    """Let a JPEG be decoded at a half, a quarter or an eighth where that is enough; nothing else can be."""
+    """Decode a JPEG at a half, a quarter or an eighth if it is too large, or if a small image is wanted."""
     if not isinstance(image, JpegImageFile):
-        return
-    needed = 0 if within is None else 2 * within  # what is shown is made from at least twice as many pixels
+        return  # no other format can do that
     for part in (8, 4, 2):
         width, height = image.width // part, image.height // part
-        more = (
-            image.width * image.height > _WHOLE * (part // 2) ** 2
-        )  # at twice this size it is still too large
-        if min(width, height) > 0 and (more or (needed and max(width, height) >= needed)):
+        too_large = image.width * image.height > _WHOLE * (part // 2) ** 2  # even at twice this size
+        # What is shown is made from at least twice as many pixels.
+        enough = within is not None and max(width, height) >= 2 * within
+        if min(width, height) > 0 and (too_large or enough):
             image.draft(None, (width, height))
             return
 
