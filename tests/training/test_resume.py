@@ -259,9 +259,33 @@ def test_a_signal_waits_for_a_checkpoint(problem, monkeypatch, number):
         patched.setattr(kind, "after_step", signalled)
         with pytest.raises(Stopped) as stop:
             begin(problem, "cut", "role", {})
-    assert stop.value.number == number
+    assert (stop.value.number, stop.value.kept) == (number, True)
     assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
     assert len(steps) == 5  # the step ends, and no other begins
+    resume(problem / "cut")
+    assert_same(problem / "whole", problem / "cut")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_method_prepares_stops_at_once(problem, monkeypatch, number):
+    """There is nothing to keep yet: `auto` is stopped while its temporary heads train."""
+    begin(problem, "whole", "auto", {})
+    steps = []
+
+    def signalled(self, logits, batch, run):
+        steps.append(1)
+        if len(steps) == 2:
+            os.kill(os.getpid(), number)
+        return original(self, logits, batch, run)
+
+    helper = methods.find("negative")  # what the temporary heads are trained with
+    original = helper.after_step
+    with monkeypatch.context() as patched:
+        patched.setattr(helper, "after_step", signalled)
+        with pytest.raises(Stopped) as stop:
+            begin(problem, "cut", "auto", {})
+    assert (stop.value.number, stop.value.kept) == (number, False)
+    assert len(steps) == 2
     resume(problem / "cut")
     assert_same(problem / "whole", problem / "cut")
 

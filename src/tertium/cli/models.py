@@ -114,7 +114,8 @@ def train(
             )
     except Stopped as stop:
         if rank() == 0:
-            say(f"Stopped; a checkpoint is written. Go on with: tertium train --resume {place}")
+            kept = "; a checkpoint is written" if stop.kept else " before the first step"
+            say(f"Stopped{kept}. Go on with: tertium train --resume {place}")
         raise typer.Exit(128 + stop.number) from None
     if rank() == 0:
         show_summary(console(), outcome.summary, place)

@@ -257,7 +257,8 @@ class Session:
             return self.done[phase]
         memory = None if self.truth is None else Memorisation(training.labels, self.truth)
         # Without a folder there is no checkpoint to wait for.
-        with nullcontext() if self.folder is None else self.stops.heeded(self._say):
+        heeded = nullcontext() if self.folder is None else self.stops.heeded(self._say, fresh=not self.done)
+        with heeded:
             fitted = self._fit(
                 self.model,
                 self.method,

@@ -20,11 +20,11 @@ _TOGETHER = 16  # steps after which several processes ask each other whether to 
 
 
 class Stopped(Exception):  # a wish, not an error
-    """A run was stopped from outside, after a checkpoint was written."""
+    """A run was stopped from outside: after a checkpoint was written, or before the first step."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, kept: bool) -> None:
         super().__init__(number)
-        self.number = number  # of the signal
+        self.number, self.kept = number, kept  # the number of the signal
 
 
 class Stops:
@@ -32,10 +32,15 @@ class Stops:
 
     def __init__(self) -> None:
         self.number = 0  # of the signal; 0 while there is none
+        self.training = False  # whether there is something to keep: steps are taken
 
     @contextmanager
-    def heeded(self, note: Callable[[str], None]) -> Iterator[None]:
-        """Let the first signal wait for the end of a step; a second one stops at once."""
+    def heeded(self, note: Callable[[str], None], *, fresh: bool) -> Iterator[None]:
+        """Let the first signal wait for the end of a step; a second one stops at once.
+
+        So does the first one while a ``fresh`` run still prepares, and nothing would be lost.
+        """
+        self.training = not fresh
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread may do this
             return
@@ -43,6 +48,8 @@ class Stops:
         def wait(number: int, _: Any) -> None:
             if self.number:
                 raise KeyboardInterrupt
+            if not self.training and world() == 1:  # several must stop together
+                raise Stopped(number, kept=False)
             self.number = number
             note("stopping after this step, to write a checkpoint; once more stops at once")
 
@@ -73,7 +80,8 @@ class CheckpointKeeper(Keeper):
         self._last = time.monotonic()
 
     def restore(self, course: Course) -> None:
-        """Go on from the given checkpoint."""
+        """Go on from the given checkpoint; what comes now is worth keeping."""
+        self._stops.training = True
         if self._start is not None:
             course.restore(self._start.figures["course"], self._start.shared(), self._start.own())
 
@@ -88,4 +96,4 @@ class CheckpointKeeper(Keeper):
         self._checkpoints.save(figures, {**course.shared(), **self._extra}, course.own(), course.run.state)
         self._last = time.monotonic()
         if stop:
-            raise Stopped(self._stops.number or signal.SIGTERM)
+            raise Stopped(self._stops.number or signal.SIGTERM, kept=True)
