@@ -135,12 +135,15 @@ def test_notes_are_said_by_every_command_that_reads_labels(tertium, tmp_path):
         assert code == 0
         assert told in errors
     names = tmp_path / "names.csv"
-    names.write_text("from,to\nCat,cat\n")
+    code, out, _ = tertium("describe", labels, "--twins", names)
+    assert code == 0
+    assert f"look through it, then add --rename {names}" in out
+    assert names.read_text() == "from,to\ncat,Cat\n"
     code, _, errors = tertium(
         "simulate", labels, "--scheme", "full", "--rename", names, "--out", tmp_path / "z.csv"
     )
     assert (code, errors) == (0, "")
-    assert read_labels(tmp_path / "z.csv").classes == ("cat", "dog")
+    assert read_labels(tmp_path / "z.csv").classes == ("Cat", "dog")
 
 
 def test_options_need_labels(tertium, tmp_path):

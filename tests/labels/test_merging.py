@@ -195,10 +195,10 @@ def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     assert said(read_labels(out)) == {("a", "cat"): 1, ("b", "cat"): -1, ("b", "dog"): 1}
     pets = tmp_path / "pets.csv"
     pets.write_text("image,present,absent\nc,,pet\n")
-    assert run("merge", cats, pets, "--close", tree, "--out", out)[0] == 0
+    assert run("merge", cats, pets, "--close", tree, "--out", out, "--overwrite")[0] == 0
     assert said(read_labels(out)) == {("a", "cat"): 1, ("a", "pet"): 1, ("c", "pet"): -1, ("c", "cat"): -1}
-    code, printed = run("merge", cats, "--out", out)
+    code, printed = run("merge", cats, "--out", out, "--overwrite")
     assert code == 2
     assert "at least two" in printed.err
-    code, printed = run("merge", cats, dogs, "--unlisted", "absent", *options)
+    code, printed = run("merge", cats, dogs, "--unlisted", "absent", *options, "--overwrite")
     assert "3 times for 2 files" in printed.err

@@ -11,6 +11,7 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.labels.names import joined, look_alike, tidy
 from tertium.labels.readers import LabelFile, read_classes, read_labels, write_labels
+from tertium.labels.renaming import twins, write_renaming
 
 ANIMALS = ["badger", "deer", "fox", "hare", "owl"]
 
@@ -225,6 +226,21 @@ def test_look_alikes_are_noted_and_settled_by_renaming(tmp_path):
     assert notes(path, rename=names) == ()
     (note,) = notes(path, rename={"Cta": "cat", "Cat": "cat"})
     assert "does not have: Cta; did you mean" in note
+
+
+def test_new_names_are_suggested(tmp_path):
+    names = ["Cat", "cat", "cats", "dog", "bicycle", "bicyle"]
+    rows = [["cat"]] * 3 + [["Cat", "bicyle"], ["cats"], ["dog"]] + [["bicycle"]] * 10
+    matrix = [[int(name in row) for name in names] for row in rows]
+    labels = Labels.from_dense(matrix, classes=names)
+    groups = twins(labels)
+    assert groups == [("cat", "Cat", "cats"), ("bicycle", "bicyle")]
+    write_renaming(groups, tmp_path / "names.csv")
+    write_labels(labels, tmp_path / "labels.csv")
+    found = read_labels(tmp_path / "labels.csv", rename=tmp_path / "names.csv")
+    assert found.classes == ("bicycle", "cat", "dog")
+    assert found.class_counts[0].tolist() == [11, 5, 1]
+    assert notes(tmp_path / "labels.csv", rename=tmp_path / "names.csv") == ()
 
 
 def test_renaming_holds_for_files_of_our_own_and_contradictions_are_found(tmp_path):

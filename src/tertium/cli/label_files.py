@@ -50,6 +50,10 @@ def describe(
     out: Annotated[
         Path | None, typer.Option(help="Write how often each class is present, absent and unknown: .csv.")
     ] = None,
+    twins: Annotated[
+        Path | None,
+        typer.Option(help="Write new names for classes with nearly the same name: CSV for --rename."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Describe a label file: its classes, what looks odd, which annotation setting it resembles.
@@ -63,6 +67,8 @@ def describe(
     from tertium.cli.terminal import show_coverage, show_description
     from tertium.data.coverage import coverage
     from tertium.labels.describe import describe as describe_labels
+    from tertium.labels.renaming import twins as find_twins
+    from tertium.labels.renaming import write_renaming
 
     reading = labels.read(unlisted=unlisted.value)
     found = reading.labels if split is None else reading.labels.part(split)
@@ -70,8 +76,15 @@ def describe(
     files = None if images is None else coverage(images, reading.labels.images.to_pylist())
     if out is not None:
         about.write_classes(out)
+    if twins is not None:
+        write_renaming(find_twins(found), twins)
     if as_json:
-        plain = {**about.to_dict(), "notes": reading.notes, "files": None if files is None else asdict(files)}
+        plain = {
+            **about.to_dict(),
+            "notes": reading.notes,
+            "twins": find_twins(found),
+            "files": None if files is None else asdict(files),
+        }
         console().print_json(json.dumps(plain, ensure_ascii=False))
         return
     show_description(console(), about)
@@ -79,6 +92,8 @@ def describe(
         show_coverage(console(), files, images)
     for note in reading.notes:
         say(f"Note: {note}.")
+    if twins is not None:
+        say(f"New names → {twins}; look through it, then add --rename {shlex.quote(str(twins))}")
     told = [] if unlisted is Unlisted.unknown else ["--unlisted", unlisted.value]
     _say_next([str(labels), *words_of(labels.options()), *told], images or _folder_of(labels, found), files)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tertium.labels.readers import LabelFile
 
 _WIDTH = 120  # of tables in a file or a pipe
-_OUTPUTS = ("out", "plot", "filled")  # options that name a file to write
+_OUTPUTS = ("out", "plot", "filled", "twins")  # options that name a file to write
 
 
 class Unlisted(enum.StrEnum):

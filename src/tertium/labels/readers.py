@@ -19,9 +19,9 @@ from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing
 from tertium.labels.ids import joined_rows, look_alike_ids
 from tertium.labels.labels import ContradictionError, Labels, Rule
-from tertium.labels.names import SEPARATOR, joined, lists_of_classes, look_alike, means_nothing, tidy
+from tertium.labels.names import SEPARATOR, joined, lists_of_classes, means_nothing, tidy
 from tertium.labels.reading import Reading, splits_of
-from tertium.labels.renaming import read_renaming
+from tertium.labels.renaming import read_renaming, twins
 from tertium.labels.rows import DAMAGE, Block, Rows, open_rows
 from tertium.labels.split_names import TEST, TRAIN, VALIDATION, unused_splits
 from tertium.labels.tables import Vocabulary, delimiter, number_ids
@@ -52,6 +52,9 @@ class LabelFile:
 
     def __str__(self) -> str:
         return str(self.path)
+
+    def __hash__(self) -> int:  # new names may be a dictionary, which has none
+        return hash((self.path, self.separator, self.missing))
 
     def read(
         self,
@@ -442,17 +445,12 @@ def _class_notes(labels: Labels) -> list[str]:
     if {name.casefold() for name in labels.classes} <= _CELLS:
         shown = " and ".join(labels.classes)
         notes.append(f"the classes are called {shown}; the file should list names of classes, not values")
-
-    def counts() -> dict[str, int]:
-        known = np.add(*labels.class_counts)
-        return dict(zip(labels.classes, known.tolist(), strict=True))
-
-    groups = look_alike(labels.classes, counts)
+    groups = twins(labels)
     if groups:
         shown = some((" / ".join(group) for group in groups), _SHOWN)
         notes.append(
             f"classes with nearly the same name: {shown}; make them one with --rename FILE, a CSV file with "
-            "the columns from,to"
+            "from,to that tertium describe --twins FILE writes"
         )
     return notes
 

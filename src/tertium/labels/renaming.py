@@ -1,14 +1,18 @@
-"""New names of classes, as a user lists them in a file."""
+"""New names of classes: as a user lists them in a file, and as names that look alike suggest them."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from tertium.errors import InputError, did_you_mean, some
-from tertium.labels.names import tidy
+from tertium.files import replacing
+from tertium.labels.labels import Labels
+from tertium.labels.names import look_alike, tidy
 
 _COLUMNS = ("file", "from", "to")
 
@@ -29,6 +33,33 @@ class Renaming:
         called = {"": 0, Path(file).name: 1, str(file): 2}
         mine = sorted((key for key in self.pairs if key[0] in called), key=lambda key: called[key[0]])
         return {old: self.pairs[name, old] for name, old in mine}
+
+
+def twins(labels: Labels) -> list[tuple[str, ...]]:
+    """Return groups of classes with nearly the same name, in each the one with the most labels first.
+
+    >>> twins(Labels.from_dense([[1, 1, 0], [1, 0, 1]], classes=["Cat", "dog", "cat"]))
+    [('Cat', 'cat')]
+    """
+
+    def counts() -> dict[str, int]:
+        return dict(zip(labels.classes, np.add(*labels.class_counts).tolist(), strict=True))
+
+    groups: list[set[str]] = []
+    for group in look_alike(labels.classes, counts):
+        joined = [other for other in groups if not other.isdisjoint(group)]
+        groups = [other for other in groups if other not in joined]
+        groups.append(set(group).union(*joined))
+    times = counts() if groups else {}
+    return [tuple(sorted(group, key=lambda name: (-times[name], name))) for group in groups]
+
+
+def write_renaming(groups: Iterable[Sequence[str]], path: str | Path) -> None:
+    """Write a file that gives the classes of each group the name of the first, for `read_renaming`."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as text:
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(_COLUMNS[1:])
+        lines.writerows((name, first) for first, *others in groups for name in others)
 
 
 def read_renaming(path: str | Path) -> Renaming:
