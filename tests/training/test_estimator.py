@@ -16,8 +16,18 @@ def data(rng):
     return X, full * (rng.random(full.shape) < 0.6), full
 
 
+class Frame:
+    """What matters of a data frame here: an array, and names of its columns."""
+
+    def __init__(self, values):
+        self.values, self.columns = values, ["x", "y", "z"]
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype=dtype)
+
+
 def quick(**settings):
-    return MultiLabelClassifier(**{"method": "ignore", "epochs": 30, "lr": 0.005} | settings)
+    return MultiLabelClassifier(**{"method": "ignore", "epochs": 30, "lr": 0.005, "unknown": 0} | settings)
 
 
 def test_array_sparse_and_labels_give_the_same(data):
@@ -52,11 +62,44 @@ def test_works_in_clone_pipeline_and_search(data):
     assert search.best_params_ == {"lr": 0.05}
 
 
-def test_unlisted_absent(data):
+@pytest.mark.parametrize(
+    "kind", ["0 and 1", "bool", "-1 and 1", "float", "sparse 0 and 1", "frame", "labels"], ids=str
+)
+def test_full_labels_as_everybody_has_them(data, kind):
+    """0 was once read as unknown: 0.61 as the mean probability where 0.38 is true, and no score."""
     X, _, full = data
-    zeros_mean_absent = quick(unlisted="absent", method="bce").fit(X, full > 0)
-    said = quick(method="bce").fit(X, full)
-    np.testing.assert_array_equal(zeros_mean_absent.predict_proba(X), said.predict_proba(X))
+    plain = (full > 0).astype(int)
+    given = {
+        "0 and 1": plain,
+        "bool": full > 0,
+        "-1 and 1": full,
+        "float": plain.astype(float),
+        "sparse 0 and 1": csr_array(plain),
+        "frame": Frame(plain),
+        "labels": Labels.from_dense(full),
+    }[kind]
+    model = quick(unknown=None, method="bce").fit(X, given)
+    wanted = quick(unknown=None, method="bce").fit(X, full).predict_proba(X)
+    np.testing.assert_array_equal(model.predict_proba(X), wanted)
+    assert model.predict_proba(X).mean() == pytest.approx((full > 0).mean(), abs=0.1)
+    assert np.isfinite(model.score(X, given))
+    assert "known" in model.understood_ or kind == "labels"
+
+
+@pytest.mark.parametrize("absent", [0, -1])
+def test_nan_is_unknown(data, absent):
+    X, Y, _ = data
+    holes = np.where(Y == 0, np.nan, np.where(Y > 0, 1.0, absent))
+    model = quick(unknown=None).fit(X, holes)
+    np.testing.assert_array_equal(model.predict_proba(X), quick().fit(X, Y).predict_proba(X))
+    assert model.understood_ == f"1 is present, {absent} is absent, NaN is unknown"
+
+
+def test_what_could_mean_two_things_is_refused(data):
+    X, Y, _ = data
+    for given in (Y, csr_array(Y)):
+        with pytest.raises(InputError, match="say so with unknown=0"):
+            quick(unknown=None).fit(X, given)
 
 
 def test_settings_by_name(data):
@@ -75,7 +118,9 @@ def test_bad_input_is_named(data):
         quick().fit([["a"]], [[1]])
     with pytest.raises(InputError, match="300 rows of inputs for 299"):
         quick().fit(X, Y[:299])
-    with pytest.raises(InputError, match="not 7"):
+    with pytest.raises(InputError, match="Y holds 7"):
         quick().fit(X[:1], [[7]])
-    with pytest.raises(InputError, match='did you mean "absent"'):
-        quick(unlisted="abscent").fit(X, Y)
+    with pytest.raises(InputError, match="Y must hold numbers"):
+        quick().fit(X[:1], [["yes"]])
+    with pytest.raises(InputError, match="unknown can be 0 or None"):
+        quick(unknown=-1).fit(X, Y)
