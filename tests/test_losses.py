@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import pickle
+import re
+from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
@@ -159,7 +161,7 @@ def test_the_terms_are_named_and_detached():
         ("se", {"labels": TENSOR, "features": np.ones((5, 2))}, r"features must have the shape \[6, 2\]"),
         ("csl", {"labels": TENSOR}, r'a model trained with "ignore" says .*: pass predictions='),
         ("csl", {"labels": TENSOR, "predictions": np.ones((6, 2))}, r"shape \[6, 3\], not \[6, 2\]"),
-        ("auto", {"labels": TENSOR}, r"pass frequencies= .* or predictions=.* or call tertium.train"),
+        ("auto", {"labels": TENSOR}, r"pass frequencies=.* or predictions=.* or call tertium.train"),
         ("bce", {"labels": TENSOR}, r"10 of 18 are unknown"),
         ("negative", {"epochs": 0}, r"epochs must be at least 1, not 0"),
         ("negative", {"labels": TENSOR * 2}, r"2"),
@@ -230,7 +232,7 @@ def test_frequencies_may_be_given_instead_of_estimated(rng):
     features = rng.normal(size=(300, 6)).astype(np.float32)
     truth = np.where(features[:, :3] > 0.5, 1, -1)
     labels = Labels.from_dense(truth * (rng.random(truth.shape) < 0.4), classes=["a", "b", "c"])
-    _, found = tertium.class_frequencies(labels, features=features)
+    found = tertium.prior(labels, features=features).frequencies
     logits, batch = torch.randn(20, 3), torch.from_numpy(labels.dense(np.arange(20)))
     estimated = Loss("auto", labels=labels, frequencies=found)
     value = estimated(logits, batch)
@@ -246,7 +248,7 @@ def test_frequencies_may_be_given_instead_of_estimated(rng):
 
 def test_what_the_method_has_to_say_reaches_the_caller(rng):
     told = []
-    progress = tertium.progress.Progress()
+    progress = tertium.Progress()
     progress.note = told.append
     labels = Labels.from_dense(np.ones((9, 2)))
     Loss("auto", labels=labels, progress=progress)
@@ -436,3 +438,55 @@ def test_a_copy_goes_its_own_way(name, copied):
 def test_it_says_what_it_is():
     assert repr(Loss("negative", epochs=7)) == "Loss(Negative(positive_weight=1.0), epoch 0 of 7)"
     assert tertium.Loss is Loss
+
+
+# ---- what docs/own-loop.md says --------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[1] / "docs" / "own-loop.md"
+
+
+def asked_for(name, parameters):
+    """What a method asks for until it has taken a step, by the errors it gives."""
+    problem = Problem(methods.make(name, parameters))
+    logits, labels = torch.zeros(6, 4), torch.from_numpy(problem.labels.dense(np.arange(6)))
+    offers = {
+        "labels=": problem.labels,
+        "features=": problem.features,
+        "frequencies=": Frequencies(*np.full((5, 4), 0.5), spread=0.0),
+        "predictions=": problem.guesses,
+    }
+    wanted: set[str] = set()
+    while True:
+        given = {key[:-1]: value for key, value in offers.items() if key in wanted}
+        try:
+            loss = Loss(name, **given, **parameters)
+            index = torch.arange(6) if "index" in wanted else None
+            loss(logits.clone().requires_grad_(), labels, index).backward()
+            if loss.method.remembers:
+                wanted.add("loss.step()")
+            loss.step(lr=0.1 if "loss.step(lr=…)" in wanted else None)
+            return wanted - {"loss.step()"} if "loss.step(lr=…)" in wanted else wanted
+        except InputError as error:
+            told = [*(f"pass {key}" for key in offers), "index", "loss.step(lr=…)"]
+            (first, *_) = [part for part in told if part in str(error)]
+            assert first.removeprefix("pass ") not in wanted
+            wanted.add(first.removeprefix("pass "))
+
+
+def test_the_page_says_what_each_method_asks_for():
+    table = PAGE.read_text().partition("## What a method asks for")[2].partition("\n- ")[0]
+    told = {}
+    for cases, wants in re.findall(r"^\| (`.+?) \| (.+?) \|$", table, re.MULTILINE):
+        for case in re.findall("`(.+?)`", cases):
+            told[case] = set(re.findall("`(.+?)`", wants))
+    assert {case.split()[0] for case in told} == set(METHODS)
+    for case, wants in told.items():
+        name, *parameters = case.split()
+        found = asked_for(name, dict(word.split("=") for word in parameters))
+        assert found == wants - ({"predictions="} if name == "auto" else set()), case
+
+
+def test_the_examples_are_short():
+    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(examples) > 3
+    assert max(len(example.splitlines()) for example in examples) < 25

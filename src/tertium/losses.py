@@ -42,7 +42,7 @@ _NEEDS = {
         "compares training images by their features: pass features=, an array [N, D], or call tertium.train"
     ),
     "held_out": (
-        "needs the frequencies of the classes: pass frequencies= from tertium.class_frequencies, or "
+        "needs the frequencies of the classes: pass frequencies=tertium.prior(…).frequencies, or "
         "predictions=, the probabilities [N, C] that models give to training images they have not seen, or "
         "call tertium.train"
     ),
