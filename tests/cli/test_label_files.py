@@ -39,10 +39,10 @@ def test_each_refusal_names_the_option_that_settles_it(tertium, folder):
     code, _, errors = tertium("describe", "labels.csv")
     assert code == 2
     assert errors.count("\n") == 1
-    assert "say --separator ,, or" in errors
+    assert "say --separator ',', or" in errors
     code, _, errors = tertium("describe", "labels.csv", "--separator", ",")
     assert code == 2
-    assert '"nan" (24 times) is listed like a class; say --missing nan if' in errors
+    assert '"nan" (24 times); say --missing nan where nothing is meant' in errors
     code, out, _ = tertium(*settled("describe", "labels.csv"))
     assert code == 0
     assert "24 images, 4 classes" in out

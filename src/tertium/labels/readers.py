@@ -24,7 +24,7 @@ from tertium.labels.reading import Reading, splits_of
 from tertium.labels.renaming import read_renaming, twins
 from tertium.labels.rows import DAMAGE, Block, Rows, open_rows
 from tertium.labels.split_names import TEST, TRAIN, VALIDATION, unused_splits
-from tertium.labels.tables import Vocabulary, delimiter, number_ids
+from tertium.labels.tables import Vocabulary, blank_id, delimiter, number_ids
 
 Unlisted = Literal["unknown", "absent"]
 UNLISTED: tuple[Unlisted, ...] = ("unknown", "absent")
@@ -64,7 +64,7 @@ class LabelFile:
         contradictions: Rule = "error",
     ) -> Reading:
         """Return the labels, and what a person should know about them; see `read_labels`."""
-        path = self.path
+        path, classes = self.path, None if classes is None else [tidy(name) for name in classes]
         if unlisted not in UNLISTED:
             raise InputError(f'unlisted labels cannot be "{unlisted}"; {did_you_mean(unlisted, UNLISTED)}')
         if not path.is_file():
@@ -270,7 +270,6 @@ class _Said:
 
 
 def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, contradictions: Rule) -> Reading:
-    path, at = source.path, source.at
     said = _gather(source)
     naming = _Naming.of(said.labels, file)
     declared = set(classes or ())
@@ -285,8 +284,21 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
         said = said.without(nothing)
     names = list(classes) if classes is not None else sorted({name for name in naming.names if name})
     if not names:
-        raise InputError(f"{path}: it names no label, so there are no classes (give them with --classes)")
-    place = {name: number for number, name in enumerate(names)}
+        raise InputError(f"{file}: it names no label, so there are no classes (give them with --classes)")
+    labels = _merged(said, naming, names, source, contradictions)
+    alike = look_alike_ids(labels.images)
+    if alike:
+        shown = some((f"{one} and {other}" for one, other in alike), 3)
+        notes.append(f"images whose names differ only in case or ending count as different ones: {shown}")
+    return Reading(labels, tuple(notes))
+
+
+def _merged(
+    said: _Said, naming: _Naming, classes: Sequence[str], source: Rows, contradictions: Rule
+) -> Labels:
+    """Return what was said as labels; a class that is not there, and a contradiction, name the line."""
+    path, at = source.path, source.at
+    place = {name: number for number, name in enumerate(classes)}
     column = np.array([place.get(name, -1) for name in naming.names], dtype=np.int32)
     columns = column[said.label]
     strange = np.flatnonzero(columns < 0) if (column < 0).any() else columns[:0]
@@ -294,15 +306,15 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
         first = int(strange[0])
         name = naming.names[said.label[first]]
         raise InputError(
-            f'{path}: {at(said.row_of(first))}: there is no class "{name}"; {did_you_mean(name, names)}'
+            f'{path}: {at(said.row_of(first))}: there is no class "{name}"; {did_you_mean(name, classes)}'
         )
     splits = splits_of(said.image, said.split, said.splits, said.images, lambda row: f"{path}: {at(row)}")
     try:
-        labels = Labels.merged(
+        return Labels.merged(
             said.image_of_mentions(),
             columns,
             said.value,
-            classes=names,
+            classes=classes,
             images=said.images,
             splits=splits,
             contradictions=contradictions,
@@ -313,11 +325,6 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
         found = [np.flatnonzero(about & (said.value == value))[0] for value in (1, -1)]
         where = " and ".join(at(row) for row in sorted(said.row_of(int(mention)) for mention in found))
         raise InputError(f"{path}: {error} ({where})") from None
-    twins = look_alike_ids(labels.images)
-    if twins:
-        shown = some((f"{one} and {other}" for one, other in twins), 3)
-        notes.append(f"images whose names differ only in case or ending count as different ones: {shown}")
-    return Reading(labels, tuple(notes))
 
 
 def _gather(source: Rows) -> _Said:
@@ -358,11 +365,9 @@ def _gather(source: Rows) -> _Said:
 
 
 def _check(block: Block, before: int, source: Rows) -> None:
-    if not isinstance(block.image.ids, np.ndarray):
-        blank = np.flatnonzero(np.asarray(pc.equal(block.image.ids, "").cast(pa.uint8())))
-        if blank.size:
-            row = before + int(block.image.lengths[: blank[0]].sum())
-            raise InputError(f"{source.path}: {source.at(row)}: the image is empty")
+    blank = blank_id(block.image)
+    if blank is not None:
+        raise InputError(f"{source.path}: {source.at(before + blank)}: the image is empty")
     if block.fault is not None:
         row, reason = block.fault
         raise InputError(f"{source.path}: {source.at(before + row)}: {reason}")
@@ -382,7 +387,8 @@ class _Naming:
     def of(cls, raw: Sequence[str], file: LabelFile) -> _Naming:
         tidied, missing, new = [tidy(name) for name in raw], set(file.missing or ()), file.new_names()
         notes = []
-        strangers = [name for name in new if name not in tidied]
+        known = set(tidied)
+        strangers = [name for name in new if name not in known]
         if strangers:
             hint = did_you_mean(strangers[0], tidied)
             notes.append(f"--rename names classes that {file} does not have: {some(strangers)}; {hint}")
@@ -412,7 +418,7 @@ def _check_lists(names: Sequence[str], said: _Said, file: LabelFile) -> list[str
     found = joined(names)
     if found is None:
         return []
-    option, others = f"--separator {shlex.quote(found.separator)}", f"--separator '{SEPARATOR}'"
+    option, others = f"--separator '{found.separator}'", f"--separator '{SEPARATOR}'"
     shown = some((f'"{name}"' for name in found.names), 2)
     if found.evident:
         raise InputError(
@@ -431,12 +437,10 @@ def _check_missing(names: Sequence[str], naming: _Naming, said: _Said, file: Lab
     times = {name: said.times(naming.names, name) for name in found}
     shown = some((f'"{name}" ({count:,} times)' for name, count in times.items()), 10)
     option = shlex.join(["--missing", ",".join([*(file.missing or ()), *found])])
-    choice = (
-        f"say {option} if that means that nothing is listed, or --missing '' if it is the name of a class"
-    )
+    choice = f"say {option} where nothing is meant, or --missing '' if these are names of classes"
     if file.missing is None and max(times.values()) > 1:
-        raise InputError(f"{file}: {shown} is listed like a class; {choice}")
-    return [f"{shown} is read as the name of a class; {choice}"]
+        raise InputError(f"{file}: words for missing values stand where classes are named: {shown}; {choice}")
+    return [f"words for missing values are read as names of classes: {shown}; {choice}"]
 
 
 def _class_notes(labels: Labels) -> list[str]:

@@ -325,6 +325,14 @@ def runs(column: pa.StringArray) -> Runs:
     return Runs(pc.utf8_trim_whitespace(ids) if numbers is None else numbers, lengths)
 
 
+def blank_id(block: Runs) -> int | None:
+    """Return the first row of a block whose id is empty."""
+    if isinstance(block.ids, np.ndarray):
+        return None
+    first = int(pc.index(block.ids, "").as_py())
+    return None if first < 0 else int(block.lengths[:first].sum())
+
+
 def _as_numbers(ids: pa.StringArray) -> npt.NDArray[np.uint64] | None:
     """Return ids of 16 lower-case hexadecimal digits as the numbers they are, a fifth of the memory."""
     offsets = np.frombuffer(ids.buffers()[1], dtype=np.int32)[ids.offset : ids.offset + len(ids) + 1]

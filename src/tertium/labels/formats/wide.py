@@ -29,6 +29,7 @@ from tertium.labels.tables import (
     TextTable,
     Vocabulary,
     Words,
+    blank_id,
     number_ids,
     open_bytes,
     reading,
@@ -235,7 +236,10 @@ def _read(
     ids, splits, parts = [], [], []
     vocabulary, unnamed, before = Vocabulary(), Counter[tuple[str, str]](), 0
     for block in source.blocks([layout.image, *split, *names], work):
-        _check_ids(block.images, before, source, layout.image)
+        blank = blank_id(block.images)
+        if blank is not None:
+            where = f"{source.name}: {source.at(before + blank)}"
+            raise InputError(f"{where}: the column {layout.image} is empty")
         ids.append(block.images)
         parts.append((block.rows + before, block.columns, block.signs))
         if block.split is not None:
@@ -301,15 +305,6 @@ def _block(columns: Columns, names: Sequence[str], image: str, sign: Callable[[s
     rows, places = np.nonzero(values)
     split = words(columns[SPLIT]) if SPLIT in columns and SPLIT not in names else None
     return _Block(runs(columns[image]), split, rows, places, values[rows, places], unnamed)
-
-
-def _check_ids(images: Runs, before: int, source: _Source, column: str) -> None:
-    if isinstance(images.ids, np.ndarray):
-        return
-    empty = np.flatnonzero(np.asarray(pc.equal(images.ids, "").cast(pa.uint8())))
-    if empty.size:
-        row = before + int(images.lengths[: empty[0]].sum())
-        raise InputError(f"{source.name}: {source.at(row)}: the column {column} is empty")
 
 
 def _number(value: str) -> float | None:
