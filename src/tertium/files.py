@@ -110,7 +110,8 @@ def read_json(path: str | Path) -> Any:
 
 def write_sealed(path: str | Path, value: dict[str, Any]) -> None:
     """Write ``value`` as JSON with a checksum of itself, so that `read_sealed` notices a changed byte."""
-    write_json(path, {**value, "sha256": _seal(value)})
+    plain = json.loads(json.dumps(value, allow_nan=False))  # as it is read: tuples are lists, keys text
+    write_json(path, {**plain, "sha256": _seal(plain)})
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
@@ -124,9 +125,7 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
 
 
 def _seal(value: dict[str, Any]) -> str:
-    # As it will be read back: tuples as lists, keys as text.
-    plain = json.loads(json.dumps(value, allow_nan=False))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def checksum(path: str | Path) -> str:

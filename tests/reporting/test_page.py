@@ -659,16 +659,34 @@ def test_one_class(tmp_path: Path) -> None:
     assert not (tmp_path / "report-groups.csv").exists()  # there is nothing to divide
 
 
-def test_a_thousand_classes(tmp_path: Path) -> None:
-    rng, run = np.random.default_rng(2), make_run(tmp_path / "run", scheme=None)
-    labels = Labels.from_dense(rng.choice([-1, 0, 1], (80, 1000), p=[0.2, 0.7, 0.1]).astype(np.int8))
+def run_with_classes(path: Path, count: int) -> tuple[RunFolder, np.ndarray]:
+    """A run with so many classes, and the frequencies that it has estimated."""
+    rng, run = np.random.default_rng(2), make_run(path, scheme=None)
+    labels = Labels.from_dense(rng.choice([-1, 0, 1], (80, count), p=[0.2, 0.7, 0.1]).astype(np.int8))
     config, counts = run.config(), zip(*labels.class_counts, strict=True)
     pairs = zip(labels.classes, counts, strict=True)
     config["data"]["classes"] = {name: {"present": int(a), "absent": int(b)} for name, (a, b) in pairs}
     write_sealed(run.path / "config.json", config)
-    Scored.collect([rng.random((80, 1000))], labels, np.full(1000, 0.5)).save(run.path)
-    found = rng.random((5, 1000))
+    Scored.collect([rng.random((80, count))], labels, np.full(count, 0.5)).save(run.path)
+    found = rng.random((5, count))
     Annotation(labels.classes, *found).save(run.path / "annotation.json")
+    return run, found
+
+
+def test_figures_show_some_of_very_many_classes(tmp_path: Path) -> None:
+    """They are no larger than those of a thousand classes, and say so; the table beside them has all."""
+    few, many = (run_with_classes(tmp_path / f"{count}", count)[0] for count in (1000, 5000))
+    pages = [write_report(tmp_path / f"{run.path.name}.html", [run]) for run in (few, many)]
+    assert pages[1].stat().st_size < 1.2 * pages[0].stat().st_size
+    text = pages[1].read_text(encoding="utf-8")
+    assert "class, most often known present first (1,000 of 5,000)" in text
+    assert "class, highest AP first (1,000 of" in text
+    assert "(1,000 of" not in pages[0].read_text(encoding="utf-8")
+    assert len(table_of(pages[1], "-classes")) == 5000
+
+
+def test_a_thousand_classes(tmp_path: Path) -> None:
+    run, found = run_with_classes(tmp_path / "run", 1000)
     page = write_report(tmp_path / "report.html", [run])
     assert page.stat().st_size < 2e6
     rows = table_of(page, "-classes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import cycle
 from typing import Any
 
@@ -29,6 +29,7 @@ from tertium.reporting.svg import (
     scale_to,
     short,
     spans_decades,
+    thinned,
 )
 from tertium.training.memorisation import KINDS
 
@@ -80,7 +81,7 @@ def _frequencies(runs: Sequence[Run]) -> Iterator[Figure]:
         observed, truth = run.share("present"), run.share("true")
         if observed is None or not observed.size:
             continue
-        order = np.argsort(-observed, kind="stable")
+        order = thinned(np.argsort(-observed, kind="stable"))
         names = list(run.classes)
         part = None if run.annotation is None else run.annotation.for_classes(names)
         estimated = None if part is None else (part.rate[order], part.low[order], part.high[order])
@@ -89,7 +90,13 @@ def _frequencies(runs: Sequence[Run]) -> Iterator[Figure]:
     for run, names, shares in found:
         # One axis for all: bars of different panels are compared.
         every = np.concatenate([each.values for _, _, each in found])
-        yield shares.drawn(_heading(run.scheme), names, _BY_KNOWN, every)
+        yield shares.drawn(_heading(run.scheme), names, _among(_BY_KNOWN, names, run.classes), every)
+
+
+def _among(axis: str, shown: Sized, every: Sized) -> str:
+    """Say on an axis that it shows some of the classes only."""
+    left_out = len(shown) < len(every)
+    return f"{axis} ({len(shown):,} of {len(every):,})" if left_out else axis
 
 
 def _shares(runs: Sequence[Run]) -> Iterator[Figure]:
@@ -98,9 +105,10 @@ def _shares(runs: Sequence[Run]) -> Iterator[Figure]:
         present, absent = run.share("present"), run.share("absent")
         if present is None or absent is None or not present.size:
             continue
-        order = np.argsort(-present, kind="stable")
-        names = [list(run.classes)[place] for place in order]
-        figure, axes = classes_panel(_heading(run.scheme), names, _BY_KNOWN, "labels known in %")
+        order, every = thinned(np.argsort(-present, kind="stable")), list(run.classes)
+        names = [every[place] for place in order]
+        below_axis = _among(_BY_KNOWN, names, every)
+        figure, axes = classes_panel(_heading(run.scheme), names, below_axis, "labels known in %")
         edges = np.arange(len(order) + 1) - 0.5
         below = 100 * present[order]
         axes.stairs(below, edges, fill=True, color=COLOURS[0], alpha=0.75, label="present")
@@ -287,11 +295,13 @@ def _intervals(runs: Sequence[Run]) -> Iterator[Figure]:
     titles = _titles(runs)
     for run, quality in [(run, run.quality) for run in some(runs) if run.quality is not None]:
         ap, low, high = quality.ap
-        order = np.argsort(-np.nan_to_num(ap, nan=-1), kind="stable")[: np.isfinite(ap).sum()]
-        if not order.size:
+        scored = np.argsort(-np.nan_to_num(ap, nan=-1), kind="stable")[: np.isfinite(ap).sum()]
+        if not scored.size:
             continue
-        names = [quality.classes[column] for column in order]
-        figure, axes = classes_panel(titles[run], names, "class, highest AP first", f"{_kind(run)} AP in %")
+        order, every = thinned(scored), quality.classes
+        names = [every[column] for column in order]
+        below_axis = _among("class, highest AP first", names, scored)
+        figure, axes = classes_panel(titles[run], names, below_axis, f"{_kind(run)} AP in %")
         place = np.arange(len(order))
         axes.vlines(
             place,
@@ -300,7 +310,6 @@ def _intervals(runs: Sequence[Run]) -> Iterator[Figure]:
             color=COLOURS[0],
             alpha=0.35,
             linewidth=bar_width(len(order)),
-            rasterized=len(order) > _POINTS,
         )
         dots(axes, place, 100 * ap[order], COLOURS[0], None)
         axes.set_ylim(-3, 103)
@@ -315,11 +324,9 @@ def _precisions(runs: Sequence[Run]) -> Iterator[Figure]:
     for scheme, group in grouped([run for run, _ in judged], lambda run: run.scheme).items():
         kinds = " or ".join(dict.fromkeys(map(_kind, group)))
         figure, axes = panel(_heading(scheme), "known-present training labels of a class", f"{kinds} AP in %")
-        pixels = sum(len(run.classes) for run in group) > _POINTS
-        for run, quality in judged:
-            if run not in group:
-                continue
-            known, ap = _against_counts(run, quality)
+        points = {run: _against_counts(run, quality) for run, quality in judged if run in group}
+        pixels = sum(len(known) for known, _ in points.values()) > _POINTS
+        for run, (known, ap) in points.items():
             look = {key: styles[run.series][key] for key in ("color", "marker")}
             axes.scatter(known, ap, 14, alpha=0.75, label=run.series, rasterized=pixels, **look)
         scale_to(axes.xaxis, counts)
@@ -339,8 +346,10 @@ def _with_margins(counts: npt.NDArray[np.int64]) -> tuple[float, float]:
 
 def _against_counts(run: Run, quality: Quality) -> tuple[list[int], list[float]]:
     aps = dict(zip(quality.classes, quality.ap[0], strict=True))
-    names = [name for name, ap in aps.items() if np.isfinite(ap) and name in run.classes]
-    return [run.classes[name]["present"] for name in names], [100 * aps[name] for name in names]
+    classes = run.classes
+    names = [name for name, ap in aps.items() if np.isfinite(ap) and name in classes]
+    chosen = [names[place] for place in thinned(np.argsort([classes[name]["present"] for name in names]))]
+    return [classes[name]["present"] for name in chosen], [100 * aps[name] for name in chosen]
 
 
 def _recall(runs: Sequence[Run]) -> Iterator[Figure]:

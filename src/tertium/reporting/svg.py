@@ -26,7 +26,7 @@ COLOURS = (
     *("#6f5bd0", "#a3325c", "#8fc23c", "#5f7a8a"),
 )
 INK = "#123456"  # stands for the colour of the page's text, which is another in the dark and on paper
-_NAMED, _POINTS = 40, 2000  # classes named on an axis; points from which on they are drawn as pixels
+_NAMED, _SHOWN = 40, 1000  # classes named on an axis, and shown on one
 _LOGARITHMIC = " (logarithmic)"
 _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
 _LOOK: dict[Any, Any] = {
@@ -171,10 +171,20 @@ class Shares:
         return figure
 
 
+def thinned(order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return as many classes as a figure can show, evenly spread over an order, its ends among them.
+
+    >>> thinned(np.arange(100_000))[[0, 1, -1]].tolist(), len(thinned(np.arange(100_000)))
+    ([0, 100, 99999], 1000)
+    """
+    places = np.linspace(0, len(order) - 1, min(len(order), _SHOWN)).round().astype(np.int64)
+    return order[places]
+
+
 def dots(axes: Axes, x: npt.NDArray[Any], y: npt.NDArray[Any], colour: str, label: str | None) -> None:
     """Mark values, smaller where there are many."""
     size = float(np.clip(400 / max(len(x), 1), 2, 7))
-    axes.plot(x, y, ".", color=colour, label=label, markersize=size, rasterized=len(x) > _POINTS)
+    axes.plot(x, y, ".", color=colour, label=label, markersize=size)
 
 
 def bar_width(count: int) -> float:
