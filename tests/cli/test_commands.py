@@ -250,7 +250,7 @@ def test_after_training_the_next_commands_work_as_printed(tertium, folder, tmp_p
     np.save(tmp_path / "x.npy", features)
     printed = commands_after_training(tertium, *data, "--features", "x.npy", "--out", "other")
     assert printed == [["predict", "other", "--features", "x.npy", "--out", "predictions.csv"]]
-    assert tertium(*printed[0])[0] == 0
+    assert tertium(*printed[0], "--overwrite")[0] == 0
 
 
 def test_damaged_images_are_left_out_if_asked(tertium, folder, tmp_path, monkeypatch):
@@ -295,11 +295,12 @@ def test_damaged_images_are_left_out_if_asked(tertium, folder, tmp_path, monkeyp
     assert tertium(*predict, "--skip-damaged")[0] == 0
     assert len(table.read_text().splitlines()) == 12
     assert "005.png" not in table.read_text()
+    other = tmp_path / "other.csv"
     code, _, errors = tertium(
-        "predict", tmp_path / "run", "--features", "x.npy", "--out", table, "--skip-damaged"
+        "predict", tmp_path / "run", "--features", "x.npy", "--out", other, "--skip-damaged"
     )
     assert code == 2
-    assert "x.npy: no such file" in errors
+    assert "only a folder of images can have damaged ones" in errors
 
 
 def test_train_on_photos(tertium, folder, tmp_path):
@@ -358,7 +359,7 @@ def test_simulate(tertium, folder, tmp_path):
     full = read_labels(labels, unlisted="absent")
     partial = read_labels(out).with_classes(full.classes)
     assert ((partial.dense() == full.dense()) | (partial.dense() == 0)).all()
-    code, said, _ = tertium(*command, "--only", "train")
+    code, said, _ = tertium(*command, "--overwrite", "--only", "train")
     assert "random:0.25: kept 60 of 240 known labels of the train part (25.0%)" in said
     partial = read_labels(out).with_classes(full.classes)
     assert code == 0
@@ -380,7 +381,7 @@ def test_simulate_hierarchy(tertium, folder, tmp_path):
         tmp_path / "h.csv",
     )
     assert tertium(*command, "--tree", tree)[0] == 0
-    code, _, errors = tertium(*command)
+    code, _, errors = tertium(*command, "--overwrite")
     assert code == 2
     assert "tree" in errors
 

@@ -1,5 +1,6 @@
 """A disk without room: one sentence, exit code 2, and nothing half-written, whatever the command."""
 
+import contextlib
 import shutil
 import subprocess
 
@@ -36,7 +37,9 @@ def disk(tmp_path_factory):
     made = subprocess.run(mount, check=False, capture_output=True)
     if made.returncode:
         pytest.skip("no small file system can be mounted here")
-    (place / "ballast").write_bytes(bytes(12 * 1024))
+    with contextlib.suppress(OSError), open(place / "ballast", "wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(512))
     yield place
     subprocess.run(["umount", place], check=True)
 
