@@ -65,6 +65,14 @@ def batch_of(logits, labels):
     return Batch(torch.empty(len(logits), 0), labels, torch.arange(len(logits)))
 
 
+def step(method, logits, labels, run):
+    """Return the loss of one step on a run that has started, and its batch."""
+    batch = batch_of(logits, labels)
+    terms = method.terms(logits, batch, run)
+    assert all(value.shape == () for value in terms.values())
+    return sum(terms.values()), batch
+
+
 class ByTrain:
     """A method as `tertium.training.fit` calls it."""
 
@@ -74,9 +82,7 @@ class ByTrain:
         self.run.lr = lr
 
     def loss(self, logits):
-        terms = self.method.terms(logits, batch_of(logits, self.labels), self.run)
-        assert all(value.shape == () for value in terms.values())
-        return sum(terms.values())
+        return step(self.method, logits, self.labels, self.run)[0]
 
     def write_back(self, logits):
         with torch.no_grad():

@@ -9,7 +9,7 @@ from tertium.methods import make
 from tertium.models.classifier import Classifier
 from tertium.schemes import parse
 from tertium.training.train import train
-from tests.methods.test_conformance import labels_of, make_run
+from tests.methods.doors import labels_of, make_run
 from tests.reference.observation import explained
 
 

@@ -11,7 +11,8 @@ from tertium.methods.baselines import Ignore
 from tertium.methods.benbaruch2021 import PAsl, Selective, class_prior
 from tertium.metrics.evaluation import spearman
 from tertium.schemes import parse
-from tests.methods.test_conformance import labels_of, loss, make_run, started, step
+from tests.methods.doors import labels_of, make_run, started, step
+from tests.methods.test_conformance import loss
 
 
 @pytest.fixture

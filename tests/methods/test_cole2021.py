@@ -17,7 +17,7 @@ from tertium.methods import make, parameters_of
 from tertium.methods.cole2021 import Role, expected_positives
 from tertium.metrics.evaluation import average_precision
 from tertium.schemes import parse
-from tests.methods.test_conformance import labels_of, make_run, started
+from tests.methods.doors import labels_of, make_run, started
 from tests.reference import VARIANTS
 from tests.reference.cole2021 import expected, role
 

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from tertium.data.batches import Batch
 from tertium.methods import make
 from tertium.methods.losses import compiled, curves, known
-from tests.methods.test_conformance import labels_of, make_run, started
+from tests.methods.doors import labels_of, make_run, started
 
 QUICK = [("negative", {})]
 SLOW = [

@@ -8,7 +8,8 @@ from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.methods import make
 from tertium.methods.kim2022 import LlCp, LlR, _share, large_losses
-from tests.methods.test_conformance import labels_of, loss, make_run, started
+from tests.methods.doors import labels_of, make_run, started
+from tests.methods.test_conformance import loss
 from tests.reference import REFERENCES
 
 NAMES = ["ll_r", "ll_ct", "ll_cp"]

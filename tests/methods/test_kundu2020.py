@@ -8,7 +8,8 @@ from tertium import methods
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods import kundu2020
-from tests.methods.test_conformance import labels_of, loss, make_run
+from tests.methods.doors import labels_of, make_run
+from tests.methods.test_conformance import loss
 from tests.reference.kundu2020 import temperatures
 
 

@@ -7,7 +7,8 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
 from tertium.schemes import parse
-from tests.methods.test_conformance import labels_of, make, make_run
+from tests.methods.doors import labels_of, make_run
+from tests.methods.test_conformance import make
 
 
 def gradient(method, logits, labels, propensity=None):

@@ -4,7 +4,8 @@ import torch
 
 from tertium.errors import InputError
 from tertium.labels import Labels
-from tests.methods.test_conformance import labels_of, loss, make
+from tests.methods.doors import labels_of
+from tests.methods.test_conformance import loss, make
 
 GRID = torch.linspace(-8, 8, 321, dtype=torch.float64)[None]
 

@@ -10,7 +10,8 @@ from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.zhang2023 import Pseudo
-from tests.methods.test_conformance import labels_of, loss, make_run, started, step
+from tests.methods.doors import labels_of, make_run, started, step
+from tests.methods.test_conformance import loss
 from tests.reference.zhang2023 import pseudo as slow
 
 PLAIN = Pseudo(balance=False, exposure=None, penalty=False)

@@ -14,7 +14,8 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.state import SampleState
 from tertium.methods.zhou2022 import Em, Lowest
-from tests.methods.test_conformance import labels_of, loss, make_run, started, step
+from tests.methods.doors import labels_of, make_run, started, step
+from tests.methods.test_conformance import loss
 from tests.reference.zhou2022 import em as slow
 
 

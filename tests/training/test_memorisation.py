@@ -18,7 +18,7 @@ from tertium.models.classifier import Classifier
 from tertium.schemes import parse
 from tertium.training import memorisation as memory
 from tertium.training.memorisation import Memorisation
-from tests.methods.test_conformance import labels_of, make_run, started
+from tests.methods.doors import labels_of, make_run, started
 
 TP, TN, FN = memory.KINDS
 
