@@ -7,9 +7,11 @@ from typing import Any
 
 import tertium
 from tertium import methods
+from tertium.training import method_table
 
 PAGE = Path(__file__).parent / "methods.md"
 API = Path(__file__).parent / "api.md"
+TABLE = Path(method_table.__file__)
 BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
 
 
@@ -34,6 +36,17 @@ def methods_table() -> str:
             f"| `{kind.name}` | {aliases} | {kind.paper} | {methods.one_line(kind)} | {parameters} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def table_module() -> str:
+    """Return the module that knows Tertium's own methods before torch is loaded."""
+    lines = [
+        f"{kind.name} | {' '.join(kind.aliases)} | {' '.join(methods.parameters_of(kind))}".rstrip()
+        for kind in methods.available().values()
+        if kind.__module__.startswith("tertium.")
+    ]
+    before, quotes, _ = TABLE.read_text(encoding="utf-8").partition('METHODS = """')
+    return before + quotes + "\n" + "\n".join(lines) + '\n"""\n'
 
 
 # ---- the public names --------------------------------------------------------------------------------------
@@ -100,3 +113,4 @@ def argument(parameter: inspect.Parameter) -> str:
 if __name__ == "__main__":
     PAGE.write_text(methods_page(), encoding="utf-8")
     API.write_text(api_page(), encoding="utf-8")
+    TABLE.write_text(table_module(), encoding="utf-8")

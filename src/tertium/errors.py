@@ -1,4 +1,4 @@
-"""Errors of the user, explained in one sentence."""
+"""Errors of the user, explained in one sentence; and what else ends a command early."""
 
 import difflib
 from collections.abc import Iterable
@@ -13,6 +13,14 @@ class InputError(ValueError):
 
 class SaidElsewhere(Exception):  # it tells of an error, and is none
     """Another process has reported the error: this one ends silently."""
+
+
+class Stopped(Exception):  # a wish, not an error
+    """A run was stopped from outside: after a checkpoint was written, or before the first step."""
+
+    def __init__(self, number: int, *, kept: bool) -> None:
+        super().__init__(number)
+        self.number, self.kept = number, kept  # the number of the signal
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from tertium import methods
 from tertium.annotation.record import Annotation
 from tertium.config import HEAD
 from tertium.data.identity import load_contents
-from tertium.errors import InputError
+from tertium.errors import InputError, Stopped
 from tertium.files import write_sealed
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
@@ -30,7 +30,6 @@ from tertium.runs import RunFolder
 from tertium.training import fit
 from tertium.training.checkpoints import Checkpoints
 from tertium.training.fit import Course, FitRun, Offers
-from tertium.training.stopping import Stopped
 from tertium.training.train import resume, train
 
 WITH_STATE = [

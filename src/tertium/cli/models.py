@@ -30,7 +30,7 @@ from tertium.cli.shared import (
     words_of,
     writes_files,
 )
-from tertium.errors import InputError, some
+from tertium.errors import InputError, Stopped, some
 
 if TYPE_CHECKING:
     from tertium.metrics.evaluation import Evaluation
@@ -92,7 +92,6 @@ def train(
     """
     from tertium.cli.terminal import show_summary
     from tertium.processes import rank
-    from tertium.training.stopping import Stopped
 
     place = resume or out or Path()
     try:

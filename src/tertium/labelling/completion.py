@@ -11,7 +11,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +28,13 @@ from tertium.files import keep_inputs, replacing
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
+from tertium.prediction.described import Described
 from tertium.prediction.files import check_columns, check_path, write_predictions
-from tertium.prediction.trained import Trained
 from tertium.progress import Progress
 from tertium.runs import RunFolder
+
+if TYPE_CHECKING:
+    from tertium.prediction.trained import Trained
 
 _ENTRIES = 2**21  # of validation labels that calibration looks at, at most
 _LEAST = 50  # known validation labels, below which nothing is calibrated
@@ -67,8 +70,10 @@ class Prepared:
     ) -> Prepared:
         """Load the model, find the inputs by name, and calibrate on the run's validation images."""
         folder = RunFolder.open(run)
+        inputs = Described.of_run(run).labelled(labels, images, features)
+        from tertium.prediction.trained import Trained  # loads torch: now that nothing trivial is wrong
+
         trained = Trained.load(run)
-        inputs = trained.labelled(labels, images, features)
         annotation = Annotation.of_run(run)
         if annotation is not None:
             annotation = annotation.for_classes(trained.classes)

@@ -88,9 +88,7 @@ class Predictor:
 
     def labelled(self: Model, labels: Labels, images: Images | None, features: Features | None) -> Inputs:
         """Find the inputs of labelled images; a model that knows none of the classes is an `InputError`."""
-        if not set(labels.classes) & set(self.classes):
-            hint = did_you_mean(labels.classes[0], self.classes)
-            raise InputError(f"the model knows none of these classes ({some(labels.classes)}); {hint}")
+        check_classes(labels, self.classes)
         return self.inputs(images, features, labels.images.to_pylist())
 
     def evaluate(
@@ -108,6 +106,13 @@ class Predictor:
         ``annotations`` [C], one count for each class of the model (see `tertium.metrics.evaluate`).
         """
         return judge(self, labels, self.labelled(labels, images, features), annotations, progress)
+
+
+def check_classes(labels: Labels, classes: Sequence[str]) -> None:
+    """Raise `InputError` if a model knows none of the classes of these labels."""
+    if not set(labels.classes) & set(classes):
+        hint = did_you_mean(labels.classes[0], classes)
+        raise InputError(f"the model knows none of these classes ({some(labels.classes)}); {hint}")
 
 
 def judge(

@@ -19,6 +19,7 @@ from tertium.files import keep_inputs
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.metrics.evaluation import Evaluation
+from tertium.prediction.described import Described
 from tertium.prediction.exported import Exported
 from tertium.prediction.files import check_columns, check_path, write_evaluation, write_predictions
 from tertium.prediction.predictor import judge
@@ -50,6 +51,27 @@ def load(model: str | Path, *, device: str | None = None, workers: int = 0) -> T
     if device is None and torch.cuda.is_available():
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     return Trained.load(model, workers=workers, device=device or "cpu")
+
+
+def _known(model: Trained | Exported | str | Path) -> Described | Trained | Exported:
+    """Return what checks the inputs: of a run its description, so that torch is loaded only after that."""
+    known: Described | Trained | Exported
+    if isinstance(model, str | Path):
+        known = Exported.load(model) if Path(model).suffix == ".onnx" else Described.of_run(model)
+    else:
+        known = model
+    if isinstance(known, Exported) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError("an exported model runs in one process, on all cores; leave out --devices")
+    return known
+
+
+def _loaded(
+    model: Trained | Exported | str | Path, known: Described | Trained | Exported
+) -> Trained | Exported:
+    if isinstance(known, Described):
+        assert isinstance(model, str | Path)
+        return load(model)
+    return known
 
 
 # ---- probabilities ---------------------------------------------------------------------------------------
@@ -92,17 +114,17 @@ def predict(
         raise InputError(f'the split "{split}" is one of a label file: give labels')
 
     def prepare() -> tuple[Trained | Exported, Inputs, dict[str, str]]:
-        loaded = load(model) if isinstance(model, str | Path) else model
-        _check_processes(loaded)
+        known = _known(model)
         if out is not None:
-            check_columns(loaded.classes, top)
+            check_columns(known.classes, top)
         names = None
         if labels is not None:
             names = open_labels(labels, split=split, progress=progress).images.to_pylist()
         faults: dict[str, str] = {}
         if skip_damaged:
             names, faults = _readable(images, names, progress)
-        return loaded, loaded.inputs(images, features, names), faults
+        inputs = known.inputs(images, features, names)
+        return _loaded(model, known), inputs, faults
 
     loaded, inputs, faults = agreed(prepare)
     own = shares(len(inputs), BATCH)[rank()]
@@ -117,11 +139,6 @@ def predict(
             out, inputs.names[own.start : own.stop], loaded.classes, blocks, top=top, folder=folder
         )
     return Predicted(inputs.names, loaded.classes, None, faults)
-
-
-def _check_processes(model: Trained | Exported) -> None:
-    if isinstance(model, Exported) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InputError("an exported model runs in one process, on all cores; leave out --devices")
 
 
 def _readable(
@@ -172,12 +189,12 @@ def evaluate(
         keep_inputs([place, place.with_suffix(".csv")], [model, features, place_of(labels)])
 
     def prepare() -> tuple[Trained | Exported, Labels, Inputs]:
-        loaded = load(model) if isinstance(model, str | Path) else model
-        _check_processes(loaded)
+        known = _known(model)
         if place is not None and not place.parent.is_dir():
             raise InputError(f"{place}: the folder {place.parent} does not exist")
-        known = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
-        return loaded, known, loaded.labelled(known, images, features)
+        truth = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
+        inputs = known.labelled(truth, images, features)
+        return _loaded(model, known), truth, inputs
 
     loaded, known, inputs = agreed(prepare)
     beside = None if place is None else place.parent

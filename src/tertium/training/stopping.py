@@ -11,20 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
+from tertium.errors import Stopped
 from tertium.processes import any_of, world
 from tertium.training.checkpoints import Checkpoint, Checkpoints
 from tertium.training.fit import Course, Keeper
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TOGETHER = 16  # steps after which several processes ask each other whether to keep or stop
-
-
-class Stopped(Exception):  # a wish, not an error
-    """A run was stopped from outside: after a checkpoint was written, or before the first step."""
-
-    def __init__(self, number: int, *, kept: bool) -> None:
-        super().__init__(number)
-        self.number, self.kept = number, kept  # the number of the signal
 
 
 class Stops:

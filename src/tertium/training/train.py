@@ -1,17 +1,19 @@
-"""From labels and images to a trained model: what a caller gives, and a session made of it."""
+"""From labels and images to a trained model: what a caller gives, and a session made of it.
+
+Torch takes seconds to load, so it is imported only once labels, inputs and settings have been found good.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
-from tertium import methods
 from tertium.annotation.frequencies import Frequencies, estimate, propensities
 from tertium.config import Settings, settings_from
 from tertium.data.coverage import unused_files
@@ -19,22 +21,20 @@ from tertium.data.feature_files import feature_names, load_features
 from tertium.data.identity import contents
 from tertium.data.inputs import Features, Images, open_inputs
 from tertium.data.pictures import damaged
-from tertium.distributed import lost
 from tertium.errors import InputError, some
 from tertium.labels import Labels
 from tertium.labels.describe import setting_of
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import LabelFile, Unlisted
 from tertium.labels.splits import TRAIN, VALIDATION, divide
-from tertium.methods import Method
-from tertium.methods.auto import EPOCHS, WEIGHT, Auto
-from tertium.methods.baselines import Ignore, Negative
 from tertium.processes import rank, world
 from tertium.progress import Progress
 from tertium.runs import RunData, RunFolder
-from tertium.training.fit import make_fabric
-from tertium.training.memorisation import true_counts
-from tertium.training.session import Outcome, Part, Session, Watch
+from tertium.training.declared import declared
+
+if TYPE_CHECKING:
+    from tertium.methods import Method
+    from tertium.training.session import Outcome, Part, Session, Watch
 
 
 def train(
@@ -74,9 +74,11 @@ def train(
     >>> outcome.trained.predict_proba(features=features).shape
     (200, 3)
     """
-    chosen, settings = _resolve(method, {**(config or {}), **overrides})
+    values = {**(config or {}), **overrides}
+    settings = _checked(method, values)
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
+    full = _truth(truth)
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
     if progress is not None and isinstance(images, str | Path):
         unused = unused_files(images, everything.images.to_pylist())
@@ -85,9 +87,10 @@ def train(
     left_out = _damaged(images, everything, progress) if skip_damaged else []
     training, validation = _divide(everything.without(left_out), images, features, settings, progress)
     _note_copies(training, validation, progress)
+    chosen, settings = _resolve(method, values)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
-    record = {"truth": _truth(truth), "watch": watch}
+    record = {"truth": full, "watch": watch}
     with _session(settings, chosen, training, validation, progress, **record) as session:
         if out is not None:
             data = dataclasses.replace(
@@ -166,6 +169,9 @@ def class_frequencies(
     (`tertium.annotation.frequencies`). "ignore" is the estimate of Ben-Baruch 2021: the mean prediction of a
     model trained on known labels alone, which has no interval.
     """
+    from tertium.methods.auto import EPOCHS, WEIGHT, Auto
+    from tertium.methods.baselines import Ignore, Negative
+
     method = Auto() if estimator == "scores" else Ignore()
     chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
@@ -208,6 +214,12 @@ def _session(
     **record: Any,
 ) -> Iterator[Session]:
     """Start the processes, prepare what they share, and tell a lost process from other errors."""
+    import torch
+
+    from tertium.distributed import lost
+    from tertium.training.fit import make_fabric
+    from tertium.training.session import Session
+
     fabric = make_fabric(settings)
     fabric.launch()
     if rank() > 0:
@@ -231,7 +243,20 @@ def _session(
             session.close()
 
 
+def _checked(method: str | Method, values: Mapping[str, Any]) -> Settings:
+    """Return the settings; torch is not loaded for it if the method is one of Tertium's own."""
+    name = values.get("method", method)
+    loaded = "tertium.methods" in sys.modules  # then it may also know classes of the caller's own
+    own = declared(name, values) if isinstance(name, str) and not loaded else None
+    if own is None:
+        return _resolve(method, values)[1]
+    return settings_from({**values, "method": own.name}, own.parameters)
+
+
 def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, Settings]:
+    from tertium import methods
+    from tertium.methods import Method
+
     values = dict(values)
     if isinstance(method, Method):
         return method, settings_from(
@@ -268,6 +293,8 @@ def _divide(
         used = np.arange(len(labels))
     part = labels[used]
     inputs = open_inputs(images, features, part.images.to_pylist())
+    from tertium.training.session import Part  # loads torch: now that nothing trivial is wrong
+
     source = Part(part, inputs, contents(inputs, progress))
     rows, held_out = np.searchsorted(used, rows), np.searchsorted(used, held_out)
     if not held_out.size and settings.validation and len(rows) > 1:
@@ -308,6 +335,8 @@ def _place(given: Any) -> str | None:
 
 
 def _describe(training: Part, validation: Part, truth: Labels | None) -> RunData:
+    from tertium.training.memorisation import true_counts
+
     counts = dict(zip(("present", "absent"), training.labels.class_counts, strict=True))
     if truth is not None:
         counts["true"] = true_counts(training.labels, truth)

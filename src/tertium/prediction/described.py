@@ -1,0 +1,44 @@
+"""What the model of a run takes, read without torch: mistakes are found before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tertium.data.inputs import Features, Images, Inputs, open_fitting
+from tertium.errors import InputError
+from tertium.files import read_sealed
+from tertium.labels import Labels
+from tertium.prediction.predictor import check_classes
+from tertium.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Described:
+    """The classes of a model, and whether it takes pictures or features of some width."""
+
+    classes: tuple[str, ...]
+    width: int
+    pictures: bool
+
+    @classmethod
+    def of_run(cls, folder: str | Path) -> Described:
+        """Read ``model.json`` of a run."""
+        described = RunFolder(Path(folder)).model_file
+        if not described.is_file():
+            raise InputError(f"{folder}: no trained model in it (there is no {described.name})")
+        about = read_sealed(described)
+        try:
+            return cls(tuple(about["classes"]), int(about["width"]), about["backbone"] is not None)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{folder}: the model is damaged ({error})") from None
+
+    def inputs(self, images: Images | None, features: Features | None, names: Sequence[str] | None) -> Inputs:
+        """Find inputs and check that they fit the model; without names, take all that there are."""
+        return open_fitting(images, features, names, width=self.width, pictures=self.pictures)
+
+    def labelled(self, labels: Labels, images: Images | None, features: Features | None) -> Inputs:
+        """Find the inputs of labelled images; a model that knows none of the classes is an `InputError`."""
+        check_classes(labels, self.classes)
+        return self.inputs(images, features, labels.images.to_pylist())
