@@ -33,6 +33,18 @@ class Annotation:
     present: Floats  # [C] e⁺: the probability that a present label is known
     absent: Floats  # [C] e⁻: the probability that an absent label is known
 
+    @property
+    def sought(self) -> float:
+        """How much likelier present labels are to be known: 0 as likely as absent ones, 1 they alone.
+
+        >>> both = Annotation(("cat", "dog"), *np.array([[0.5, 0.5], [0, 0], [1, 1], [0.4, 0.4], [0.2, 0]]))
+        >>> both.sought
+        0.75
+        """
+        known = (self.rate * self.present).sum() / max(self.rate.sum(), 1e-12)
+        dismissed = ((1 - self.rate) * self.absent).sum() / max((1 - self.rate).sum(), 1e-12)
+        return float(1 - min(dismissed / max(known, 1e-12), 1.0))
+
     @classmethod
     def of_run(cls, folder: str | Path) -> Annotation | None:
         """Read what a run has estimated; None if its method does not model annotation."""

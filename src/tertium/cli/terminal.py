@@ -243,7 +243,16 @@ def show_coverage(console: Console, found: Coverage, folder: Path) -> None:
 
 
 def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
-    """Print what a training run came to."""
+    """Print what a training run came to, how good the model is first."""
+    expected = summary["expected_map"]
+    if expected is not None:
+        low, high = percent(expected["low"]), percent(expected["high"])
+        console.print(
+            f"[bold]Expected mAP: {percent(expected['value'])}, between {low} and {high}[/]. This is the "
+            "mean average precision over all labels of new images, known or not, with its 90 % interval.",
+            highlight=False,
+            soft_wrap=True,
+        )
     known = percent(summary["validation_known_map"])
     if summary["validation_known_scored"]:
         known += f" ({summary['validation_known_scored']} of {summary['classes']} classes)"
@@ -251,8 +260,8 @@ def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
         ["method", summary["method"]],
         ["images", f"{summary['training_images']:,} training, {summary['validation_images']:,} validation"],
         ["best epoch", f"{summary['best_epoch']} of {summary['epochs']}"],
+        ["mAP of known labels alone", known],
         ["validation score", percent(summary["validation_score"])],
-        ["known-label mAP", known],
         ["seconds", f"{summary['seconds']:.1f}"],
     ]
     console.print(table(["trained", ""], rows))

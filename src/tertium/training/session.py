@@ -19,6 +19,7 @@ from lightning.fabric import Fabric
 
 from tertium import methods
 from tertium.annotation.calibration import thresholds
+from tertium.annotation.honest import expected_map
 from tertium.annotation.record import Annotation
 from tertium.config import Plan, Settings
 from tertium.data.batches import Loader, Order, loader
@@ -386,10 +387,12 @@ class Session:
 
     def _finish(self, phase: str, fitted: Fitted, validation: Part) -> Outcome:
         model, kept = fitted.model, fitted.kept.figures
-        cuts = np.full(len(model.classes), 0.5)
+        cuts, expected = np.full(len(model.classes), 0.5), None
         if len(validation.labels):
             probabilities = self._scores(model, validation)
             cuts = self._thresholds(probabilities, validation.labels)
+            taught = self.training.labels.class_counts[0] > 0
+            expected = expected_map(probabilities, validation.labels, self.annotation, taught)
             if self.folder is not None and rank() == 0:
                 Scored.collect([probabilities], validation.labels, cuts).save(self.folder.path)
         if self.on_images and model.backbone is None:
@@ -405,6 +408,7 @@ class Session:
             "phase": phase,
             "epochs": len(fitted.records),
             "best_epoch": fitted.best_epoch,
+            "expected_map": None if expected is None else dataclasses.asdict(expected),
             "validation_score": kept["score"],
             "validation_known_map": kept.get("known_map"),
             "validation_known_scored": kept.get("known_scored"),
