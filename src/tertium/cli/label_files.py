@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -102,10 +103,14 @@ def _folder_of(labels: LabelFile, found: Labels) -> Path | None:
     """Return where the images are: beside the label file, or in a folder there."""
     names = found.images[:_TRIED].to_pylist()
     beside = labels.path.parent
-    for place in (beside, *sorted(path for path in beside.iterdir() if path.is_dir())):
-        if names and all((place / name).is_file() for name in names):
-            return place
-    return None
+    if all((beside / name).is_file() for name in names):
+        return beside
+    try:
+        with os.scandir(beside) as entries:
+            folders = sorted(beside / entry.name for entry in entries if entry.is_dir())
+    except OSError:  # a folder that may not be listed
+        return None
+    return next((place for place in folders if all((place / name).is_file() for name in names)), None)
 
 
 def _say_next(words: Sequence[str], images: Path | None, files: Coverage | None) -> None:
