@@ -1,11 +1,17 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 
+from tertium import train
+from tertium.annotation.record import Annotation
 from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
+from tertium.methods import Method
 from tertium.schemes import parse
 from tests.methods.doors import labels_of, make_run
 from tests.methods.test_conformance import make
@@ -121,3 +127,54 @@ def test_single_positives_have_the_scale_of_the_truth(coco):
     rate = make("likelihood", {"labels_per_image": k}).initial_rate(parse("single_positive").apply(truth, 0))
     assert rate.sum() == pytest.approx(k, rel=0.05)
     assert np.corrcoef(rate, truth.class_counts[0] / 5000)[0, 1] > 0.9
+
+
+# ---- what a run makes of it ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told(Method):
+    """Keeps figures under names of its own, and says what they mean."""
+
+    says: bool = True
+    name: ClassVar[str] = "told"
+
+    def prepare(self, run):
+        run.state.tensors["propensity"] = torch.full((2, 2), 0.5)  # a name that means nothing by itself
+
+    def terms(self, logits, batch, run):
+        return {"square": logits.square().mean()}
+
+    def annotation(self, run):
+        share = np.full(2, 0.25)
+        return (
+            Annotation(run.labels.classes, share, share / 2, share * 2, share * 3, share)
+            if self.says
+            else None
+        )
+
+
+def test_how_labels_were_annotated_is_what_the_method_says(rng, tmp_path):
+    """A run keeps it and chooses thresholds by it; what a method calls its tensors is its own affair."""
+    features = rng.normal(size=(60, 3)).astype(np.float32)
+    labels = Labels.from_dense(np.where(features[:, :2] > 0, 1, 0), classes=["cat", "dog"])
+    found = {}
+    for says in (True, False):
+        outcome = train(labels, features=features, method=Told(says), out=tmp_path / str(says), epochs=1)
+        found[says] = outcome.trained.thresholds
+    kept = Annotation.of_run(tmp_path / "True")
+    assert kept.classes == ("cat", "dog")
+    figures = [kept.rate, kept.low, kept.high, kept.present, kept.absent]
+    assert [column.tolist() for column in figures] == [[x, x] for x in (0.25, 0.125, 0.5, 0.75, 0.25)]
+    assert Annotation.of_run(tmp_path / "False") is None
+    assert not np.allclose(found[True], found[False])
+
+
+def test_the_annotation_of_a_run_is_what_its_loss_assumes(rng):
+    run = make_run(labels_of(rng, 40, 3))
+    method = make("likelihood")
+    method.prepare(run)
+    found = method.annotation(run)
+    np.testing.assert_array_equal(found.rate, method.initial_rate(run.labels))
+    np.testing.assert_array_equal([found.present, found.absent], method.propensities(run.labels))
+    assert make("negative").annotation(run) is None
