@@ -32,6 +32,7 @@ from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
 from tertium.progress import Progress
 from tertium.schemes import parse
+from tertium.training import fit as fitting
 from tertium.training.train import train
 
 QUICK = {"epochs": 3, "batch_size": 32}
@@ -387,13 +388,18 @@ def test_what_is_given_is_not_sought(work, tmp_path):
 
 def test_an_unlucky_trial_is_a_trial(work, tmp_path, monkeypatch):
     """As one whose loss is not finite; the same with given settings is a mistake."""
-    monkeypatch.setitem(COMMON, "lr", Choice((1e38,)))
+    monkeypatch.setitem(COMMON, "lr", Choice((99.0,)))
+    factor = fitting.rate_factor
+    # Beyond what settings allow, as an unlucky draw of several of them may be.
+    monkeypatch.setattr(
+        fitting, "rate_factor", lambda phase, done: factor(phase, done) * (1e37 if phase.lr == 99 else 1)
+    )
     found = run(work, tmp_path / "a", search=2)
     assert found.trials[-1]["score"] is None
     assert "not finite" in found.trials[-1]["reason"]
     assert found.cells[-1]["trial"] == 1
     with pytest.raises(InputError, match="not finite"):
-        run(work, tmp_path / "b", "negative:lr=1e38")
+        run(work, tmp_path / "b", "negative:lr=99")
 
 
 def test_a_search_needs_validation_labels(work, tmp_path):

@@ -13,6 +13,7 @@ from tertium.annotation.calibration import Checked, posterior
 from tertium.annotation.record import Annotation
 from tertium.data import inputs as door
 from tertium.errors import InputError
+from tertium.files import write_sealed
 from tertium.labelling import completion
 from tertium.labelling.completion import Prepared, Tally, complete
 from tertium.labels import Labels
@@ -316,7 +317,7 @@ def test_annotation_is_kept_and_matched_by_name(tmp_path, rng):
 def test_a_damaged_annotation_file_is_named(tmp_path, change, message):
     path = tmp_path / "annotation.json"
     figures = {name: [0.1, 0.2] for name in ("rate", "low", "high", "present", "absent")}
-    path.write_text(json.dumps({"classes": ["cat", "dog"], **figures, **change}))
+    write_sealed(path, {"classes": ["cat", "dog"], **figures, **change})  # by a version with a fault
     with pytest.raises(InputError, match=message) as caught:
         Annotation.load(path)
     assert str(path) in str(caught.value)
