@@ -12,6 +12,8 @@ from typing import Any
 
 from tertium.errors import InputError
 
+MARK = "TERTIUM_MARK"  # the variable that says what is in the names of temporary files
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -32,7 +34,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     if path.is_symlink():
         raise InputError(f"{path}: a link that leads to itself")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+        handle, name = tempfile.mkstemp(
+            dir=path.parent, prefix=temporary_prefix(path.stem[:50]), suffix=path.suffix
+        )
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
     os.close(handle)
@@ -62,6 +66,14 @@ def reserve(path: Path) -> None:
     if size and hasattr(os, "posix_fallocate"):
         with open(path, "rb+") as file:
             os.posix_fallocate(file.fileno(), 0, size)
+
+
+def temporary_prefix(name: str) -> str:
+    """Return how the name of a temporary file begins.
+
+    Whoever starts a process may mark its files by ``TERTIUM_MARK``, to remove them if it is killed.
+    """
+    return f".{name}-{os.environ.get(MARK, '')}"
 
 
 def make_folder(path: str | Path) -> None:

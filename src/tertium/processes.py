@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tertium.errors import InputError, SaidElsewhere
+from tertium.files import temporary_prefix
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,7 @@ def shares(count: int, batch: int) -> list[range]:
 @contextmanager
 def shared_folder(parent: Path) -> Iterator[Path]:
     """Give all processes one folder below ``parent``, which all must see; process 0 removes it at the end."""
-    made = tempfile.mkdtemp(prefix=".tertium-", dir=parent) if rank() == 0 else ""
+    made = tempfile.mkdtemp(prefix=temporary_prefix("tertium"), dir=parent) if rank() == 0 else ""
     try:
         yield Path(from_first(made))
     finally:

@@ -154,15 +154,60 @@ def test_a_process_that_is_killed_ends_all(photos, tmp_path, moment):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("whom", "number"),
+    [
+        ("launcher", signal.SIGTERM),
+        (0, signal.SIGKILL),
+        pytest.param("launcher", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("launcher", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_whoever_is_ended_nothing_runs_on_and_nothing_is_left(photos, tmp_path, whom, number):
+    """While files are half-written. A launcher that is killed cannot sweep: process 0 removes its own."""
+    parent = start(photos, tmp_path / "p.csv")
+    children = [_child(parent.pid, rank) for rank in (0, 1)]
+    until = time.monotonic() + PATIENCE
+    while not list(tmp_path.glob(".p-*")):
+        assert parent.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    os.kill(parent.pid if whom == "launcher" else children[whom], number)
+    _, errors = parent.communicate(timeout=PATIENCE)
+    while any(_is_running(child) for child in children):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert not list(tmp_path.iterdir())
+    assert "Traceback" not in errors
+    if whom == 0:
+        assert parent.returncode == 2
+        assert "Error: process 0 of 2 ended with signal 9; the others were stopped\n" in errors
+    elif number != signal.SIGKILL:
+        assert parent.returncode == 128 + number
+
+
+def _is_running(process):
+    try:
+        with open(f"/proc/{process}/stat") as about:
+            return about.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def _second(parent):
-    """Return the id of the child that has RANK=1, once it is there."""
+    return _child(parent, 1)
+
+
+def _child(parent, rank):
+    """Return the id of the child that has this rank, once it is there."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         with open(f"/proc/{parent}/task/{parent}/children") as listed:
             children = listed.read().split()
         for child in children:
             with open(f"/proc/{child}/environ", "rb") as variables:
-                if b"\0RANK=1\0" in b"\0" + variables.read() + b"\0":
+                if f"\0RANK={rank}\0".encode() in b"\0" + variables.read() + b"\0":
                     return int(child)
         time.sleep(0.1)
-    raise AssertionError("the second process did not start")
+    raise AssertionError(f"process {rank} did not start")

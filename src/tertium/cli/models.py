@@ -232,7 +232,7 @@ def evaluate(
 
     They are written to RUN/evaluation.json and .csv unless --out says otherwise.
     """
-    if started(devices, run):
+    if started(devices, run, run if out is None else out.parent):
         return
     from tertium.cli.terminal import counted, percent
     from tertium.prediction.using import evaluate as evaluate_model
@@ -313,7 +313,7 @@ def predict(
 
       torchrun --nproc-per-node 4 -m tertium predict runs/first --images new/ --out predictions.csv
     """
-    if started(devices, run):
+    if started(devices, run, out.parent):
         return
     from tertium.prediction.using import predict as predict_images
     from tertium.processes import rank
