@@ -206,6 +206,12 @@ class Classifier(nn.Module):
         whole.load_state_dict(self.state_dict(), strict=False)
         return whole
 
+    def on_features(self) -> Classifier:
+        """Return the same head without the backbone."""
+        head = Classifier(self.classes, self.width).to(self.head.weight.device)
+        head.load_state_dict({name: self.state_dict()[name] for name in head.state_dict()})
+        return head
+
     def groups(self, lr: float, backbone_lr: float, weight_decay: float) -> list[dict[str, Any]]:
         """Return parameter groups: a rate each for head and backbone, no decay on biases and norms."""
         plan: list[tuple[nn.Module, float]] = [(self.head, lr)]
@@ -246,8 +252,17 @@ def _floats(model: nn.Module) -> list[Tensor]:
 # ---- keeping it ------------------------------------------------------------------------------------------
 
 
-def save_model(model: Classifier, folder: Path, thresholds: npt.NDArray[np.float64], size: int) -> None:
-    """Write ``model.safetensors`` and ``model.json`` (what it is, its classes, a threshold for each)."""
+def save_model(
+    model: Classifier,
+    folder: Path,
+    thresholds: npt.NDArray[np.float64],
+    size: int,
+    frozen: str | None = None,
+) -> None:
+    """Write ``model.safetensors`` and ``model.json`` (what it is, its classes, a threshold for each).
+
+    ``frozen`` is the checksum of a backbone that was not trained (`tertium.models.features.weights_of`).
+    """
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     run = RunFolder(folder)
     with replacing(run.weights_file) as temporary:
@@ -258,6 +273,7 @@ def save_model(model: Classifier, folder: Path, thresholds: npt.NDArray[np.float
             "weights": checksum(run.weights_file),
             "backbone": None if model.backbone is None else model.backbone.name,
             "image_size": None if model.backbone is None else size,
+            "frozen": frozen,
             "width": model.width,
             "boost": model.boost,
             "classes": list(model.classes),

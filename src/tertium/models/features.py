@@ -23,6 +23,7 @@ import torch
 
 from tertium.data.decoding import PIXELS
 from tertium.data.feature_files import write_feature_names
+from tertium.data.inputs import BATCH
 from tertium.data.pictures import FolderPictures, Pictures, ahead, resized
 from tertium.errors import InputError
 from tertium.files import replacing, reserve, write_json
@@ -42,6 +43,7 @@ _ENTRY = np.dtype([("key", _KEY), ("checksum", "<u4")])  # of one row: which ima
 _BATCH = 64  # images that torch gets at once
 _FLUSH = 1.0  # seconds of work that a killed process may lose
 _COPIED = 4096  # rows that are copied at once
+_WINDOW = 4 * BATCH  # images whose features are in memory while they are used one after the other
 
 
 def extract(
@@ -55,6 +57,16 @@ def extract(
 ) -> Rows:
     """Return the pooled features [N, D] of images squashed to size × size."""
     return Extractor(backbone, size, device=device, workers=workers, progress=progress)(pictures)
+
+
+def weights_of(backbone: Backbone) -> str:
+    """Return a checksum of all numbers of a network."""
+    found = hashlib.sha256()
+    # Also what is not saved with the weights: how pixels are scaled.
+    for name, value in chain(backbone.named_parameters(), backbone.named_buffers()):
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 class Extractor:
@@ -82,6 +94,18 @@ class Extractor:
         """Return the features [N, D]; a damaged image is an `InputError` that names it."""
         with self._filled(pictures) as (store, keys):
             return store.take(keys)
+
+    def blocks(self, pictures: Pictures) -> Iterator[Rows]:
+        """Yield the features [B, D] of a few images at a time, so that memory does not grow with them."""
+        with (
+            _folder(self.about, None, self._progress) as folder,
+            closing(Store(folder, self._backbone.width)) as store,
+        ):
+            for start in range(0, len(pictures), _WINDOW):
+                rows = np.arange(start, min(start + _WINDOW, len(pictures)))
+                keys = self._fill(pictures.select(rows), store, None)
+                store.settle()
+                yield store.take(keys)
 
     def save(self, pictures: FolderPictures, out: str | Path) -> list[str]:
         """Write the features as a ``.npy`` file, with a file beside it that names the rows.
@@ -115,14 +139,9 @@ class Extractor:
     @cached_property
     def about(self) -> dict[str, Any]:
         """What the features of an image depend on, besides the image."""
-        found = hashlib.sha256()
-        # Also what is not saved with the weights: how pixels are scaled.
-        for name, value in chain(self._backbone.named_parameters(), self._backbone.named_buffers()):
-            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return {
             "backbone": self._backbone.name,
-            "weights": found.hexdigest(),
+            "weights": weights_of(self._backbone),
             "image_size": self._size,
             "pixels": PIXELS,
             "device": self._device.type,
@@ -268,7 +287,7 @@ class Store:
 
     def load(self) -> None:
         """Look what there is by now."""
-        entries, self._parts = [np.empty(0, dtype=_ENTRY)], []
+        entries, self._parts, self._added = [np.empty(0, dtype=_ENTRY)], [], False
         for path in sorted(self._folder.glob("*.index")):
             rows = path.with_suffix(".rows")
             whole = rows.stat().st_size // (2 * self._width) if rows.is_file() else 0
@@ -321,12 +340,19 @@ class Store:
     def add(self, key: bytes, row: npt.NDArray[Any]) -> None:
         """Keep a row."""
         self._waiting.append((key, row))
+        self._added = True
         if time.monotonic() - self._flushed > _FLUSH:
             self._flush()
 
     def close(self) -> None:
         """Keep all rows that were added."""
         self._flush()
+
+    def settle(self) -> None:
+        """Keep all rows that were added, and look for them if there are any: now `take` finds them."""
+        self._flush()
+        if self._added:
+            self.load()
 
     def _flush(self) -> None:
         # What fails here is not tried again: rows after a torn one would not fit their keys.

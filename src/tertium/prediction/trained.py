@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tertium.data.batches import Loader, Order, loader
 from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
 from tertium.errors import InputError
 from tertium.models.classifier import Classifier, load_model, save_model
+from tertium.models.features import Extractor, weights_of
 from tertium.prediction.predictor import Predictor
 from tertium.runs import RunFolder
 from tertium.threads import suited_to
@@ -42,12 +44,17 @@ def scores(model: Classifier, loader: Loader) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Trained(Predictor):
-    """A trained model, with everything needed to use it."""
+    """A trained model, with everything needed to use it.
+
+    If its backbone was not trained, its features of an image are those that training saw: they come from the
+    cache, and go there if they are new (docs/features.md).
+    """
 
     model: Classifier
     thresholds: npt.NDArray[np.float64]  # [C] above which a class is called present
     image_size: int
     workers: int = 0
+    frozen: str | None = None  # checksum of the backbone, if it was not trained
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -62,11 +69,12 @@ class Trained(Predictor):
         if not described.is_file():
             raise InputError(f"{folder}: no trained model in it (there is no {described.name})")
         model, about = load_model(folder)
-        return cls(model.to(device), np.array(about["thresholds"]), about["image_size"] or 0, workers)
+        cuts, size = np.array(about["thresholds"]), about["image_size"] or 0
+        return cls(model.to(device), cuts, size, workers, about.get("frozen"))
 
     def save(self, folder: str | Path) -> None:
         """Write the model as safetensors and JSON."""
-        save_model(self.model, Path(folder), self.thresholds, self.image_size)
+        save_model(self.model, Path(folder), self.thresholds, self.image_size, self.frozen)
 
     def inputs(self, images: Images | None, features: Features | None, names: Sequence[str] | None) -> Inputs:
         """Find inputs and check that they fit the model; without names, take all that there are."""
@@ -75,5 +83,25 @@ class Trained(Predictor):
 
     def blocks(self, inputs: Inputs) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the probabilities [B, C] of a few inputs, batch by batch."""
+        if inputs.pictures is None or self._frozen is None:
+            yield from self._streamed(self.model, inputs)
+            return
+        extractor, head = self._frozen
+        done = 0
+        for rows in extractor.blocks(inputs.pictures):
+            names = inputs.names[done : done + len(rows)]
+            yield from self._streamed(head, Inputs(names, None, rows))
+            done += len(rows)
+
+    def _streamed(self, model: Classifier, inputs: Inputs) -> Iterator[npt.NDArray[np.float32]]:
         order = Order(len(inputs), BATCH)
-        return stream(self.model, loader(inputs, None, self.image_size, order, workers=self.workers))
+        return stream(model, loader(inputs, None, self.image_size, order, workers=self.workers))
+
+    @cached_property
+    def _frozen(self) -> tuple[Extractor, Classifier] | None:
+        """What gives features and the head on them, if the backbone is exactly the one training froze."""
+        backbone = self.model.backbone
+        if backbone is None or self.frozen is None or weights_of(backbone) != self.frozen:
+            return None
+        device = self.model.head.weight.device
+        return Extractor(backbone, self.image_size, device=device), self.model.on_features()

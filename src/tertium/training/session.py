@@ -35,7 +35,7 @@ from tertium.methods.state import SampleState
 from tertium.metrics.evaluation import average_precision, best_thresholds
 from tertium.metrics.scored import Scored
 from tertium.models.classifier import Classifier, pretrained
-from tertium.models.features import Extractor
+from tertium.models.features import Extractor, weights_of
 from tertium.prediction.trained import Trained, scores
 from tertium.processes import barrier, rank, world
 from tertium.progress import Progress
@@ -395,9 +395,11 @@ class Session:
             expected = expected_map(probabilities, validation.labels, self.annotation, taught)
             if self.folder is not None and rank() == 0:
                 Scored.collect([probabilities], validation.labels, cuts).save(self.folder.path)
+        frozen = None
         if self.on_images and model.backbone is None:
+            frozen = weights_of(self.backbone)
             model = model.on_images(self.backbone).to(self.fabric.device).eval()
-        trained = Trained(model, cuts, self.settings.image_size, self.workers)
+        trained = Trained(model, cuts, self.settings.image_size, self.workers, frozen)
         summary = {
             "method": self.method.name,
             "parameters": methods.parameters_of(self.method),
