@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric import Fabric
+from safetensors.torch import load_file
 
 from tertium.config import HEAD, Settings
 from tertium.data.batches import FeatureLoader, Order, loader
@@ -16,8 +17,10 @@ from tertium.labels import Labels
 from tertium.methods import Method, make
 from tertium.methods.baselines import Negative
 from tertium.models.classifier import Classifier, pretrained
+from tertium.training import fit as fitting
 from tertium.training.choosing import Best, Verdict
 from tertium.training.fit import fit, make_fabric, rate_factor
+from tertium.training.train import train
 
 
 @pytest.fixture
@@ -203,6 +206,69 @@ def test_a_loss_that_is_not_a_number_stops_the_run(data):
         InputError, match=r'not finite in epoch 1, step .*"bce" is nan; the images of this batch are'
     ):
         run((features, labels), epochs=2)
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Losses are read as those on a GPU are: some steps later."""
+    plain = fitting.Losses
+    monkeypatch.setattr(fitting, "Losses", lambda labels, _: plain(labels, torch.device("cuda")))
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Whether the logits of each step are finite."""
+    found, plain = [], Negative.terms
+
+    def noticed(self, logits, batch, run):
+        found.append(bool(logits.isfinite().all()))
+        return plain(self, logits, batch, run)
+
+    monkeypatch.setattr(Negative, "terms", noticed)
+    return found
+
+
+@pytest.fixture
+def bad(data):
+    """Features of which the first batch has one that is not a number."""
+    features, labels = data
+    features[np.random.default_rng((0, 1)).permutation(64)[0], 2] = np.nan
+    return features, labels
+
+
+def test_on_the_cpu_a_loss_is_read_at_once(bad, steps):
+    with pytest.raises(InputError, match="not finite in epoch 1, step 1: "):
+        run(bad, epochs=2)
+    assert len(steps) == 1
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize(("most", "taken"), [(2, 2), (3, 3), (32, 4)])  # an epoch has 4 steps
+def test_losses_that_are_read_later_name_the_first_bad_batch(bad, steps, monkeypatch, most, taken):
+    monkeypatch.setattr(fitting, "_UNREAD", most)
+    judged = []
+    first = np.random.default_rng((0, 1)).permutation(64)[:3]
+    names = ", ".join(map(str, first))
+    with pytest.raises(InputError, match=rf"not finite in epoch 1, step 1: .*this batch are {names}"):
+        run(bad, epochs=2, seen=judged)
+    assert len(steps) == taken
+    assert judged == []  # nothing that came of it is validated
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_checkpoint_holds_weights_that_are_not_finite(data, tmp_path, monkeypatch, request, late):
+    if late:
+        request.getfixturevalue("unread")
+    features, labels = data
+    factors = iter([1.0, 1.0, math.inf])
+    monkeypatch.setattr(fitting, "rate_factor", lambda *_: next(factors, 1.0))
+    settings = {"method": "negative", "epochs": 3, "batch_size": 8, "checkpoint_minutes": 0}
+    with pytest.raises(InputError, match="weights are not finite after epoch 1, step 3"):
+        train(labels, features=features, out=tmp_path / "run", config=settings, validation=0.0)
+    kept = sorted((tmp_path / "run" / "checkpoints").glob("*/training.safetensors"))
+    assert len(kept) == 2
+    for path in kept:
+        assert all(value.isfinite().all() for value in load_file(path).values())
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "one_cycle"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from tertium.training.choosing import Best, Judge, Record, Verdict
 from tertium.training.memorisation import Memorisation
 
 TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
+_UNREAD = 32  # losses that a GPU may leave unread: reading one waits until all its work is done
 
 
 def _unavailable(*_: Any) -> Any:
@@ -125,6 +126,57 @@ def make_fabric(settings: Settings) -> Fabric:
     )
 
 
+class _Loss(NamedTuple):
+    """What a step gave, still on its device."""
+
+    epoch: int
+    step: int
+    images: Tensor  # their rows
+    terms: dict[str, Tensor]
+    total: Tensor
+
+
+class Losses:
+    """The losses since they were last read; one that is not finite ends the training.
+
+    On the CPU each is read at once. On a GPU that would let it idle at every step, so that a few wait; they
+    are read before anything of the model is validated or written.
+    """
+
+    def __init__(self, labels: Labels, device: torch.device) -> None:
+        self._labels, self._waits = labels, device.type != "cpu"
+        self._unread: list[_Loss] = []
+
+    def add(self, loss: _Loss) -> None:
+        """Take the loss of a step."""
+        if not self._waits:
+            self._check(loss, loss.total.item())
+            return
+        self._unread.append(loss)
+        if len(self._unread) == _UNREAD:
+            self.read()
+
+    def read(self) -> None:
+        """Raise `InputError` for the first of them that is not finite; it names the images of the batch."""
+        unread, self._unread = self._unread, []
+        totals = torch.stack([loss.total for loss in unread]).tolist() if unread else []  # one wait for all
+        for loss, total in zip(unread, totals, strict=True):
+            self._check(loss, total)
+
+    def _check(self, loss: _Loss, total: float) -> None:
+        if math.isfinite(total):
+            return
+        values = {name: value.item() for name, value in loss.terms.items()}
+        strange = {name: value for name, value in values.items() if not math.isfinite(value)}
+        told = strange or {"sum": total}
+        which = ", ".join(f'"{name}" is {value}' for name, value in told.items())
+        ids = self._labels.images.take(pa.array(loss.images.cpu().numpy())).to_pylist()
+        raise InputError(
+            f"the loss is not finite in epoch {loss.epoch}, step {loss.step}: {which}; the images of this "
+            f"batch are {some(ids, 8)}; look at their inputs, or try a smaller lr"
+        )
+
+
 class Course:
     """All that changes while a model is fitted: what a checkpoint keeps."""
 
@@ -135,6 +187,7 @@ class Course:
         self.optimizer = _optimizer(model, phase)
         self.average = Average(model, phase.ema) if phase.ema else None
         self.best = Best(later=run.whole)
+        self.losses = Losses(run.labels, model.head.weight.device)
         self.records: list[Record] = []
         self.step = 0  # done in this epoch
         self.totals: dict[str, Tensor] = {}  # of this epoch, each term summed over its steps
@@ -153,6 +206,14 @@ class Course:
             part = value if self.run.share == 1 else value * self.run.share
             self.totals[name] = self.totals[name] + part if name in self.totals else part
         self.step, self.seconds = self.step + 1, seconds
+
+    def check_finite(self) -> None:
+        """Raise `InputError` if a loss or a weight is not finite: nothing of that is validated or kept."""
+        self.losses.read()
+        if not all(bool(value.isfinite().all()) for value in self.model.parameters()):
+            raise InputError(
+                f"the weights are not finite after epoch {self.run.epoch}, step {self.step}; try a smaller lr"
+            )
 
     def after_epoch(self, verdict: Verdict) -> None:
         """Keep an epoch's figures, and the weights if they are the best; go on to the next epoch."""
@@ -309,6 +370,7 @@ def fit(
                 course.after_step(terms, time.perf_counter() - started)
                 progress.advance()
                 keeper.offer(course)
+            course.check_finite()
             share_buffers(course.judged)
             verdict = validate(course.judged, judge)
             verdict = Verdict(_epoch_record(course, len(loader)) | verdict.figures, verdict.each)
@@ -334,7 +396,8 @@ def _step(
     logits = forward(batch.inputs)
     terms = method.terms(logits, batch, run)
     loss = reduce(add, terms.values())
-    _check_finite(loss, terms, batch, course)
+    values = {name: value.detach() for name, value in terms.items()}
+    course.losses.add(_Loss(run.epoch, course.step + 1, batch.index, values, loss.detach()))
     backward(loss if batch.share == 1 else loss * batch.share)
     if phase.clip:
         clip_grad_norm_(course.model.parameters(), phase.clip)
@@ -345,7 +408,7 @@ def _step(
             course.memory.see(logits, batch, method.corrected(logits, batch, run))
         method.after_step(logits, batch, run)
     run.scratch.clear()
-    return {name: value.detach() for name, value in terms.items()}
+    return values
 
 
 def _finish(course: Course, method: Method, validate: Callable[[Classifier], Verdict]) -> Verdict:
@@ -368,19 +431,6 @@ def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: 
         model.start_at(method.starting_rate(run))
     if rank() > 0:  # what is drawn before is for all images, from here on for those of a process
         run.rng.manual_seed(seed + rank())
-
-
-def _check_finite(loss: Tensor, terms: dict[str, Tensor], batch: Batch, course: Course) -> None:
-    if math.isfinite(loss.item()):
-        return
-    run, step = course.run, course.step + 1
-    strange = {name: value.item() for name, value in terms.items() if not math.isfinite(value.item())}
-    which = ", ".join(f'"{name}" is {value}' for name, value in (strange or {"sum": loss.item()}).items())
-    ids = run.labels.images.take(pa.array(batch.index.cpu().numpy())).to_pylist()
-    raise InputError(
-        f"the loss is not finite in epoch {run.epoch}, step {step}: {which}; the images of this batch are "
-        f"{some(ids, 8)}; look at their inputs, or try a smaller lr"
-    )
 
 
 def _optimizer(model: Classifier, phase: Plan) -> torch.optim.Optimizer:

@@ -85,6 +85,7 @@ class CheckpointKeeper(Keeper):
         stop = any_of(bool(self._stops.number))
         if not stop and not any_of(time.monotonic() - self._last >= 60 * self._minutes):
             return
+        course.check_finite()
         figures = {**self._about, "course": course.figures()}
         self._checkpoints.save(figures, {**course.shared(), **self._extra}, course.own(), course.run.state)
         self._last = time.monotonic()
