@@ -9,12 +9,13 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from tertium.annotation.calibration import Checked, posterior
+from tertium.annotation.calibration import Checked, posterior, present_range
 from tertium.annotation.record import Annotation
 from tertium.data import inputs as door
 from tertium.errors import InputError
 from tertium.files import write_sealed
 from tertium.labelling import completion
+from tertium.labelling.answered import Answered
 from tertium.labelling.completion import Prepared, Tally, complete
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
@@ -243,6 +244,153 @@ def test_hidden_labels_of_coco(coco, tmp_path, capsys, scheme):
     assert losses["posterior"] < losses["raw"] + 0.001
     assert losses["calibrated"] < losses["raw"] + 0.002
     assert len(added) == done.added
+
+
+# ---- how many are present ----------------------------------------------------------------------------------
+
+
+def test_the_count_has_an_interval_that_holds(world, tmp_path):
+    folder, labels, truth = world
+    done = complete(folder / "run", labels, features=folder / "x.npy", out=tmp_path / "c.parquet")
+    hidden = (truth[labels.dense() == 0] > 0).sum()
+    assert done.low < hidden < done.high
+    assert done.low < done.expected < done.high < done.unknown
+
+
+def annotation(present, absent, error=1.2):
+    rate, each = np.full(20, 0.1), np.ones(20)
+    names = tuple(map(str, range(20)))
+    return Annotation(names, rate, rate / error, rate * error, present * each, absent * each)
+
+
+def test_the_count_is_surest_where_labels_were_dropped_at_random():
+    known, unknown, expected = 100, 9000, 900.0
+    ranges = [
+        present_range(known, unknown, expected, each)
+        for each in (annotation(0.1, 0.1), annotation(0.1, 0.05), annotation(0.1, 0.0), None)
+    ]
+    lows, highs = zip(*ranges, strict=True)
+    assert sorted(lows, reverse=True) == list(lows)
+    assert sorted(highs[:3]) == list(highs[:3])
+    assert highs[0] < 1.25 * expected < 2 * expected < highs[2]
+
+
+def test_the_count_stays_within_what_is_possible():
+    assert present_range(1000, 50, 40.0, annotation(0.96, 0.0)) == (0.0, 50.0)
+
+
+# ---- answers -----------------------------------------------------------------------------------------------
+
+
+def asked_about(world, count, lowest=0.3, highest=0.6):
+    """True answers about unknown labels with such chances, and the chances."""
+    folder, labels, truth = world
+    ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
+    chances = np.concatenate([chance for _, _, chance in ready.blocks()])
+    rows, columns = np.nonzero((labels.dense() == 0) & (chances > lowest) & (chances < highest))
+    chosen = np.random.default_rng(0).permutation(len(rows))[:count]
+    return rows[chosen], columns[chosen], truth[rows, columns][chosen]
+
+
+def answers_of(labels, rows, columns, values):
+    dense = np.zeros(labels.shape, dtype=np.int8)
+    dense[rows, columns] = values
+    found = np.unique(rows)
+    images = [labels.images[row].as_py() for row in found]
+    return Labels.from_dense(dense[found], classes=labels.classes, images=images)
+
+
+def test_fifty_answers_mend_what_is_said_of_such_labels(world, tmp_path):
+    """Annotators noted less than the run believes: what it holds for unlikely is nearly always there."""
+    folder, labels, _ = world
+    run = copy_of(folder, tmp_path)
+    rows, columns, _ = asked_about(world, 100)
+    asked, later = (rows[:50], columns[:50]), (rows[50:], columns[50:])
+    answers = answers_of(labels, *asked, 1)
+    before = Prepared.of_run(run, labels, features=folder / "x.npy")
+    after = Prepared.of_run(run, labels, features=folder / "x.npy", answers=answers)
+    said = [
+        np.concatenate([chance for _, _, chance in ready.blocks()])[later].mean() for ready in (before, after)
+    ]
+    assert said[0] < 0.5
+    assert said[1] > 0.85
+    assert "calibrated by 50 answers" in after.notes[-1]
+    assert "100% are" in after.notes[-1]
+
+
+def test_answers_are_known_and_say_nothing_of_annotation(world, tmp_path):
+    folder, labels, truth = world
+    rows, columns, values = asked_about(world, 60)
+    answers = answers_of(labels, rows, columns, values)
+    out = tmp_path / "c.parquet"
+    done = complete(folder / "run", labels, features=folder / "x.npy", out=out, answers=answers)
+    found = matrix(out)[2]
+    assert (found[rows, columns] == (values > 0)).all()
+    assert done.unknown == (labels.dense() == 0).sum() - 60
+    assert done.low < (truth[labels.dense() == 0] > 0).sum() - (values > 0).sum() < done.high
+    plain = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
+    told = Prepared.of_run(folder / "run", labels, features=folder / "x.npy", answers=answers)
+    assert (told.chances.scale, told.chances.shift.tolist()) == (
+        plain.chances.scale,
+        plain.chances.shift.tolist(),
+    )
+
+
+def test_true_answers_leave_right_chances_nearly_as_they_are(world):
+    folder, labels, _ = world
+    answers = answers_of(labels, *asked_about(world, 200))
+    told = Prepared.of_run(folder / "run", labels, features=folder / "x.npy", answers=answers).chances.told
+    assert np.abs(told).max() < 0.7
+
+
+def test_answers_that_the_run_has_learned_calibrate_nothing(world, tmp_path):
+    """They are in the label file: then only those of validation images, which it did not train on, do."""
+    folder, labels, _ = world
+    rows, columns, _ = asked_about(world, 300, 0.05, 0.95)
+    answers = answers_of(labels, rows, columns, 1)
+    merged = Answered.among(labels, answers).put_into(labels)
+    ready = Prepared.of_run(folder / "run", merged, features=folder / "x.npy", answers=answers)
+    held_out = set(RunFolder.open(folder / "run").data().validation)
+    count = sum(labels.images[int(row)].as_py() in held_out for row in rows)
+    assert 0 < count < 100
+    assert f"calibrated by {count} answers" in ready.notes[-1]
+
+
+def test_answers_about_other_images_and_classes_are_left_out(world):
+    folder, labels, _ = world
+    answers = Labels.from_dense([[1, 1]], classes=["cat", "yak"], images=["nowhere.jpg"])
+    ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy", answers=answers)
+    assert ready.labels == labels
+    assert not any("answers" in note for note in ready.notes)
+
+
+def test_answers_take_the_place_of_what_the_file_says():
+    labels = Labels.from_dense([[1, 0], [-1, 1]], classes=["cat", "dog"], images=["a", "b"])
+    answers = Labels.from_dense([[1, -1], [0, 1]], classes=["dog", "cat"], images=["b", "a"])
+    answered = Answered.among(labels, answers)
+    assert answered.put_into(labels).dense().tolist() == [[1, 0], [-1, 1]]
+    assert answered.taken_out_of(labels).dense().tolist() == [[0, 0], [0, 0]]
+    assert not answered.fresh.any()
+    other = Labels.from_dense([[-1, 1]], classes=["cat", "dog"], images=["a"])
+    assert Answered.among(labels, other).put_into(labels).dense().tolist() == [[-1, 1], [-1, 1]]
+    assert Answered.among(labels, other).fresh.tolist() == [False, True]
+
+
+def test_filled_labels_have_the_answers(world, tmp_path):
+    folder, labels, _ = world
+    rows, columns, values = asked_about(world, 60)
+    answers = answers_of(labels, rows, columns, values)
+    filled = tmp_path / "more.parquet"
+    complete(
+        folder / "run",
+        labels,
+        features=folder / "x.npy",
+        out=tmp_path / "c.parquet",
+        precision=0.8,
+        filled=filled,
+        answers=answers,
+    )
+    assert (read_labels(filled).dense()[rows, columns] == values).all()
 
 
 # ---- what is not known -------------------------------------------------------------------------------------

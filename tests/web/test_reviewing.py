@@ -30,7 +30,7 @@ from tertium.web.reviewing.access import Access
 from tertium.web.reviewing.answers import Answer, Answers, Question, Standing
 from tertium.web.reviewing.app import make_app
 from tertium.web.reviewing.desk import LEASE, Desk, Person, StaleError, find_round
-from tertium.web.reviewing.results import contradictions, export, folded, given_values
+from tertium.web.reviewing.results import contradictions, export, given_values
 from tertium.web.reviewing.views import Views
 from tertium.web.sockets import listen
 
@@ -346,16 +346,6 @@ def test_nothing_to_export(answers, labels, tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} <= {".sqlite", ".sqlite-wal", ".sqlite-shm"}
 
 
-def test_answers_are_folded_into_the_labels(told, labels):
-    found = folded(labels, Standing.of(told)).dense()
-    expected = labels.dense()
-    expected[4, 0], expected[4, 1], expected[5, 0], expected[6, 2] = 1, -1, -1, 1
-    np.testing.assert_array_equal(found, expected)
-    expected[4, 0] = -1  # what the file says stays, whatever people say
-    other = Labels.from_dense(expected, classes=CLASSES, images=labels.images.to_pylist())
-    assert folded(other, Standing.of(told)) == other
-
-
 def test_given_values_are_those_of_the_file(labels, rng):
     cells = [(f"{row}.jpg", name) for row in rng.permutation(12) for name in [*CLASSES, "yak"]]
     found = given_values(labels, cells)
@@ -533,6 +523,32 @@ def test_started_again_the_questions_are_the_same(world, answers, monkeypatch):
     before = [(question.image, question.label) for question in first.questions]
     assert not set(before[:2]) & asked
     assert len(set(before[2:]) & asked) > 10
+
+
+def test_what_people_dispute_is_not_asked_again_and_calibrates_nothing(world, answers, monkeypatch):
+    desk = Desk(answers, *rounds(world, answers))
+    answer(desk, ADA, (0, "present"), (1, "absent"))
+    answer(desk, BOB, (1, "present"))
+    agreed, differ = ((each.image, each.label) for each in desk.round.questions[:2])
+    given = {}
+    real = suggesting.Prepared.of_run
+
+    def spy(*args, answers=None, **rest):
+        given["answers"] = answers
+        return real(*args, answers=answers, **rest)
+
+    monkeypatch.setattr(suggesting.Prepared, "of_run", spy)
+    _, more = rounds(world, answers, budget=200)
+    asked = {(question.image, question.label) for question in more.questions}
+    assert not {agreed, differ} & asked
+    assert len(asked) > 50
+    said = given["answers"]
+    assert (said.images.to_pylist(), said.classes, said.dense().tolist()) == (
+        [agreed[0]],
+        (agreed[1],),
+        [[1]],
+    )
+    assert any("calibrated by 1 answers" in note for note in more.notes)
 
 
 def test_the_command_exports(world, tmp_path, tertium):

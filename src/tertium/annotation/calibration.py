@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tertium.annotation.frequencies import CHOICE, COMMON_ERROR
+from tertium.annotation.record import Annotation
 from tertium.labels import Labels
 from tertium.metrics.evaluation import calibration_error, expected_thresholds
 
@@ -25,6 +27,9 @@ _FOLDS = 3  # a fit on two thirds is judged on the rest
 _ENOUGH = 10  # known validation labels of a class, below which it has no shift of its own
 _SCALE, _SHIFT, _OWN = 1.0, 2.0, 0.5  # how far scale, shift and a class's own shift stray, by prior
 _STEPS = 30  # of scoring; it ends earlier when nothing moves
+_IDENTIFIED = 0.3  # how far answers move all classes alike where labels were dropped at random, by prior
+_UNMODELLED = 0.4  # of the logarithm of how many labels are present, where nothing is known of annotation
+_ROUNDED = 0.05  # of the same, what calibration gets wrong
 _FITTED = 2**20  # labels, at most, by which a large validation part is calibrated for thresholds
 _BLOCK = 2**22  # labels that thresholds look at at a time
 
@@ -41,6 +46,16 @@ def posterior(probability: npt.ArrayLike, present: npt.ArrayLike, absent: npt.Ar
     return result
 
 
+def shifted(chance: npt.ArrayLike, by: npt.ArrayLike) -> Floats:
+    """Return chances whose logits are moved.
+
+    >>> shifted([0.5, 0.0, 1.0], np.log(3))
+    array([0.75, 0.  , 1.  ])
+    """
+    times = np.exp(by) * np.asarray(chance, dtype=np.float64)
+    return np.asarray(times / (times + 1 - np.asarray(chance, dtype=np.float64)))
+
+
 @dataclass(frozen=True)
 class Chances:
     """What turns a model's probabilities into those of unknown labels."""
@@ -49,6 +64,7 @@ class Chances:
     shift: Floats  # [C] of the logits
     present: Floats  # [C] e⁺
     absent: Floats  # [C] e⁻
+    told: Floats | float = 0.0  # [C] by how much answers move the logits of the chances
 
     def calibrated(self, scores: npt.NDArray[Any]) -> Floats:
         """Return the probabilities of presence, known or not."""
@@ -60,7 +76,7 @@ class Chances:
 
     def unknown_at(self, probabilities: Floats) -> Block:
         """Return the same from calibrated probabilities."""
-        return posterior(probabilities, self.present, self.absent).astype(np.float32)
+        return shifted(posterior(probabilities, self.present, self.absent), self.told).astype(np.float32)
 
     def known(self, scores: npt.NDArray[Any]) -> Floats:
         """Return the chance of each label to be present if it is known: e⁺p / (e⁺p + e⁻(1 − p))."""
@@ -98,6 +114,51 @@ def calibrate(
         if np.abs(step).max() < 1e-5:
             break
     return Chances(float(1 + params[0]), params[1] + params[2:], present, absent)
+
+
+def told_by_answers(
+    chances: Floats, columns: npt.NDArray[np.int64], present: Flags, classes: int, sought: float
+) -> Floats:
+    """Return by how much answers move the logits of the chances of each class [C].
+
+    ``chances`` [A] are those that the labels asked about were given, ``columns`` their classes. What all
+    classes have in common, and what is a class's own, is drawn towards 0. In common there is less to mend
+    where labels were dropped at random (see `Annotation.sought`).
+    """
+    logits = np.log(np.clip(chances, 1e-6, 1 - 1e-6) / np.clip(1 - chances, 1e-6, 1))
+    prior, common, own = max(sought, _IDENTIFIED) ** -2.0, 0.0, np.zeros(classes)
+    for _ in range(_STEPS):
+        p = _sigmoid(logits + common + own[columns])
+        gap = np.bincount(columns, present - p, minlength=classes)
+        told = np.bincount(columns, p * (1 - p), minlength=classes)
+        slope, curve = gap - own, told + 1.0
+        both = gap.sum() - prior * common - (told / curve * slope).sum()
+        both /= told.sum() + prior - (told**2 / curve).sum()
+        common += np.clip(both, -1, 1)
+        own += np.clip((slope - told * both) / curve, -1, 1)
+        if abs(both) < 1e-6:
+            break
+    return common + own
+
+
+def present_range(
+    known: int, unknown: int, expected: float, annotation: Annotation | None
+) -> tuple[float, float]:
+    """Return between which numbers of unknown labels are present, with 90 % confidence.
+
+    ``expected`` is the sum of their chances, ``known`` how many labels are known to be present. All that are
+    present, known or not, are unsure by a factor; annotators who chose may have left more of them.
+    """
+    error, sought = _UNMODELLED, 1.0
+    if annotation is not None:
+        sought = annotation.sought
+        each = np.log(annotation.rate / np.clip(annotation.low, 1e-9, annotation.rate)) / 1.96
+        each = np.clip(each, 0.1, 1.0) * annotation.rate / annotation.rate.sum()
+        error = float(np.sqrt((each**2).sum() + (COMMON_ERROR * sought) ** 2 + _ROUNDED**2))
+    total, error = known + expected, 1.645 * error
+    low = total * np.exp(-error) - known
+    high = total * np.exp(np.hypot(error, CHOICE * sought)) - known
+    return max(float(low), 0.0), min(float(high), float(unknown))
 
 
 def thresholds(scores: Block, labels: Labels, present: Floats, absent: Floats) -> Floats:

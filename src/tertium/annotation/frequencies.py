@@ -35,10 +35,10 @@ _SPREADS = np.geomspace(0.03, 2.0, 15)  # between classes, of log e⁺
 _STEPS = 80  # of EM
 # Of log e⁺, one standard deviation: the curve is not quite logistic, for each class its own way …
 _CURVE_ERROR = 0.2
-_COMMON_ERROR = 0.15  # … and for all alike
+COMMON_ERROR = 0.15  # … and for all alike
 # By how much the logarithm of a frequency may be higher if annotators chose what shows plainly: the share of
 # known positives among the highest scores is then that of plain ones.
-CHOICE = 0.9
+CHOICE = 1.0
 _BLOCK = 256  # classes that are fitted at once
 _FLOOR = 1e-6
 
@@ -96,7 +96,7 @@ def estimate(
             _rescaled(log, present, hidden, len(labels), labels_per_image) for log in (mean, intended)
         )
     noise = -np.expm1(np.minimum(mean, 0.0)) / np.maximum(present, 0.5)  # variance of the log of a count
-    error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + _COMMON_ERROR**2 + noise), 0.0)
+    error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + COMMON_ERROR**2 + noise), 0.0)
     choice = np.where(hidden > 0, CHOICE * (1 - at_random), 0.0) if labels_per_image is None else 0.0
     rate, low, high = (
         _rate(mean + shift, present, hidden, len(labels))

@@ -22,6 +22,11 @@ from tertium.cli.shared import (
     writes_files,
 )
 
+AnswersFile = Annotated[
+    Path | None,
+    typer.Option(help="What people answered, as `tertium answers` wrote it; calibrates the probabilities."),
+]
+
 
 @reads_labels
 @writes_files("{stem}-thresholds.csv")
@@ -33,6 +38,7 @@ def complete(
     features: FeaturesFile = None,
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
+    answers: AnswersFile = None,
     precision: Annotated[
         float | None,
         typer.Option(help="Above 0, below 1: find for each class the threshold expected to reach this."),
@@ -52,7 +58,7 @@ def complete(
 
     Known labels stay as they are: 1 or 0. For the others a run of the method `auto` also takes into account
     that nobody annotated them. The probabilities are calibrated on the run's validation images, as far as
-    known labels allow. Thresholds go to a CSV file beside --out.
+    known labels allow, and by --answers. Thresholds go to a CSV file beside --out.
     """
     from tertium.labelling.completion import complete as complete_labels
 
@@ -64,12 +70,16 @@ def complete(
             features=features,
             split=split,
             unlisted=unlisted.value,
+            answers=answers,
             out=out,
             precision=precision,
             filled=filled,
             progress=progress,
         )
-    say(f"{done.unknown:,} unknown labels, about {done.expected:,.0f} of them present → {out}")
+    say(
+        f"{done.unknown:,} unknown labels, about {done.expected:,.0f} of them present "
+        f"(90 % interval: {done.low:,.0f} to {done.high:,.0f}) → {out}"
+    )
     for note in done.notes:
         say(f"Note: {note}.")
     if done.table is not None:
@@ -87,6 +97,7 @@ def suggest(
     features: FeaturesFile = None,
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
+    answers: AnswersFile = None,
     budget: Annotated[int, typer.Option(min=1, help="How many questions.")] = 500,
     per_image: Annotated[int, typer.Option(min=1, help="At most so many about one image.")] = 1,
     out: Annotated[Path, typer.Option(help="Where the questions go, .csv.")] = Path("questions.csv"),
@@ -113,6 +124,7 @@ def suggest(
             features=features,
             split=split,
             unlisted=unlisted.value,
+            answers=answers,
             budget=budget,
             per_image=per_image,
             out=out,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,24 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from tertium.annotation.calibration import Block, Chances, Checked, Flags, Floats, Signs, calibrate, check
+from tertium.annotation.calibration import (
+    Block,
+    Chances,
+    Checked,
+    Flags,
+    Floats,
+    Signs,
+    calibrate,
+    check,
+    present_range,
+    shifted,
+    told_by_answers,
+)
 from tertium.annotation.record import Annotation
 from tertium.data.inputs import Features, Images, Inputs
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
+from tertium.labelling.answered import Answered
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
@@ -51,7 +64,7 @@ class Prepared:
     """A run ready to say how probable unknown labels are; labels and inputs are in the same order."""
 
     trained: Trained
-    labels: Labels  # with the classes of the model, in its order
+    labels: Labels  # with the classes of the model, in its order, and with all answers
     inputs: Inputs
     chances: Chances
     annotation: Annotation | None  # None where the run's method does not model it
@@ -66,9 +79,10 @@ class Prepared:
         images: Images | None = None,
         *,
         features: Features | None = None,
+        answers: Labels | None = None,
         progress: Progress | None = None,
     ) -> Prepared:
-        """Load the model, find the inputs by name, and calibrate on the run's validation images."""
+        """Load the model, find the inputs by name, and calibrate on validation images and answers."""
         folder = RunFolder.open(run)
         inputs = Described.of_run(run).labelled(labels, images, features)
         from tertium.prediction.trained import Trained  # loads torch: now that nothing trivial is wrong
@@ -78,11 +92,18 @@ class Prepared:
         if annotation is not None:
             annotation = annotation.for_classes(trained.classes)
         aligned = labels.with_classes(trained.classes)
+        answered = Answered.among(aligned, answers)
         rows = _validation_rows(folder, aligned)
         scores = _scores_of(trained, inputs, rows, progress)
-        chances, checked = _calibrated(scores, aligned.dense(rows), annotation)
+        chances, checked = _calibrated(scores, answered.taken_out_of(aligned).dense(rows), annotation)
         notes = _notes(labels, trained, annotation, checked)
-        return cls(trained, aligned, inputs, chances, annotation, checked, notes)
+        asked = answered.unlearned(rows)
+        if len(asked.rows):
+            about, own = asked.images()
+            chance = chances.unknown(_scores_of(trained, inputs, about, progress))[own, asked.columns]
+            chances, note = _told(chances, chance.astype(np.float64), asked, annotation)
+            notes = (*notes, note)
+        return cls(trained, answered.put_into(aligned), inputs, chances, annotation, checked, notes)
 
     def blocks(self, progress: Progress | None = None) -> Iterator[tuple[Floats, Signs, Block]]:
         """Yield batches of calibrated probabilities, labels, and the chances if unknown; each [B, C]."""
@@ -121,6 +142,19 @@ def _calibrated(scores: Block, labels: Signs, annotation: Annotation | None) -> 
     if fitted:
         chances = calibrate(scores, labels, present, absent)
     return chances, check(scores, labels, chances, fitted)
+
+
+def _told(
+    chances: Chances, expected: Floats, asked: Answered, annotation: Annotation | None
+) -> tuple[Chances, str]:
+    """Move the chances by answers; say how far off what was ``expected`` [A] of those labels was."""
+    sought = 1.0 if annotation is None else annotation.sought
+    told = told_by_answers(expected, asked.columns, asked.values > 0, len(chances.present), sought)
+    note = (
+        f"calibrated by {len(expected):,} answers: {expected.mean():.0%} of them were expected to be "
+        f"present, {(asked.values > 0).mean():.0%} are"
+    )
+    return replace(chances, told=told), note
 
 
 def _notes(
@@ -185,6 +219,12 @@ class Tally:
         """Return how many unknown labels there are, and how many of them are expected to be present."""
         return int(self._count.sum()), float(self._sum.sum())
 
+    def moved(self, by: Floats | float) -> float:
+        """Return how many would be expected if the logits of the chances of each class [C] were moved."""
+        count, total = self._count.reshape(-1, _BINS), self._sum.reshape(-1, _BINS)
+        chance = np.clip(total / np.maximum(count, 1), 0, 1)
+        return float((count * shifted(chance, np.broadcast_to(by, len(count))[:, None])).sum())
+
     def thresholds(self, precision: float) -> Thresholds:
         """Find the lowest threshold of each class whose labels above have this mean chance.
 
@@ -214,7 +254,9 @@ class Completed:
     """What was written, and what a person should know."""
 
     unknown: int  # labels that were
-    expected: float  # how many of them are present
+    expected: float  # how many of them are present, …
+    low: float  # … and its 90 % interval
+    high: float
     notes: tuple[str, ...]
     table: Path | None = None  # of thresholds
     added: int = 0  # labels above them
@@ -228,6 +270,7 @@ def complete(
     features: Features | None = None,
     split: str | None = None,
     unlisted: Unlisted = "unknown",
+    answers: Source | None = None,
     out: str | Path,
     precision: float | None = None,
     filled: str | Path | None = None,
@@ -236,28 +279,52 @@ def complete(
     """Write the probability of every unknown label; known ones are 1 and 0.
 
     With ``precision``, a CSV file beside ``out`` lists for each class the lowest threshold expected to reach
-    it, and ``filled`` gets the labels, with those above the thresholds added as present.
+    it, and ``filled`` gets the labels, with those above the thresholds added as present. ``answers`` are
+    labels that people were asked about, as `tertium answers` writes them: they count as known, and those that
+    the run has not learned from calibrate the others.
     """
     out = Path(out)
     _check_request(out, precision, filled)
     table = out.with_name(f"{out.stem}-thresholds.csv")
-    keep_inputs([out, table, filled], [features, place_of(labels)])
+    keep_inputs([out, table, filled], [features, place_of(labels), place_of(answers)])
     labels = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
-    ready = Prepared.of_run(run, labels, images, features=features, progress=progress)
+    said = None if answers is None else open_labels(answers, progress=progress)
+    ready = Prepared.of_run(run, labels, images, features=features, answers=said, progress=progress)
     check_columns(ready.trained.classes, None)
     tally = Tally(len(ready.trained.classes))
     names = ready.labels.images.to_pylist()
     write_predictions(out, names, ready.trained.classes, _known_kept(ready.blocks(progress), tally))
     unknown, expected = tally.totals()
+    count = (unknown, expected, *_range(ready, tally))
     if precision is None:
-        return Completed(unknown, expected, ready.notes)
+        return Completed(*count, ready.notes)
     found = tally.thresholds(precision)
     known = _known_above(ready, found)
     _write_thresholds(table, ready, found, known)
     if filled is not None:
-        write_labels(fill(labels, out, ready, found), filled)
+        write_labels(fill(labels if said is None else _answered(labels, said), out, ready, found), filled)
     notes = (*ready.notes, _note_of(known))
-    return Completed(unknown, expected, notes, table, int(found.added.sum()))
+    return Completed(*count, notes, table, int(found.added.sum()))
+
+
+def _range(ready: Prepared, tally: Tally) -> tuple[float, float]:
+    """Return between which numbers of unknown labels are present.
+
+    Answers are about close calls and say little of the many labels with small chances. So what would be
+    expected without them counts too.
+    """
+    unknown, expected = tally.totals()
+    known = int(ready.labels.class_counts[0].sum())
+    both = [
+        present_range(known, unknown, each, ready.annotation)
+        for each in (expected, tally.moved(-np.asarray(ready.chances.told)))
+    ]
+    return min(low for low, _ in both), max(high for _, high in both)
+
+
+def _answered(labels: Labels, answers: Labels) -> Labels:
+    """Return all labels of the file, those of classes that the model does not know too, with the answers."""
+    return Answered.among(labels, answers).put_into(labels)
 
 
 def _check_request(out: Path, precision: float | None, filled: str | Path | None) -> None:

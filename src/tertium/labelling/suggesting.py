@@ -10,11 +10,14 @@ less.
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tertium.annotation.calibration import Block, Floats, Signs
 from tertium.annotation.record import Annotation
@@ -22,6 +25,7 @@ from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
 from tertium.labelling.completion import Prepared
+from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.prediction.files import check_table
@@ -191,25 +195,33 @@ def suggest(
     features: Features | None = None,
     split: str | None = None,
     unlisted: Unlisted = "unknown",
+    answers: Source | None = None,
+    settled: Collection[tuple[str, str]] = (),
     budget: int = 500,
     per_image: int = 1,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Questions:
-    """Return the questions worth asking next about unknown labels; write them to ``out``, .csv, if given."""
+    """Return the questions worth asking next about unknown labels; write them to ``out``, .csv, if given.
+
+    ``answers`` are labels that people were asked about before; they are not asked again, and calibrate the
+    others (see `complete`). Nor is what is ``settled``, pairs of image and label, whatever it may be.
+    """
     for name, value in (("budget", budget), ("number of questions per image", per_image)):
         if value < 1:
             raise InputError(f"the {name} must be at least 1, not {value}")
     if out is not None:
         check_table(out, "questions")
-        keep_inputs([out], [features, place_of(labels)])
+        keep_inputs([out], [features, place_of(labels), place_of(answers)])
     given = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
-    ready = Prepared.of_run(run, given, images, features=features, progress=progress)
+    said = None if answers is None else open_labels(answers, progress=progress)
+    ready = Prepared.of_run(run, given, images, features=features, answers=said, progress=progress)
     classes = len(ready.trained.classes)
-    pool = Pool(classes, min(budget, max(_FEWEST, -(-_EVEN * budget // classes))))
+    size = min(budget, max(_FEWEST, -(-_EVEN * budget // classes)))
+    pool = Pool(classes, size + len(settled))
     for block in ready.blocks(progress):
         pool.add(*block)
-    candidates, known = pool.candidates(), pool.told() + _LITTLE
+    candidates, known = _open(pool.candidates(), ready.labels, settled), pool.told() + _LITTLE
     best, scores = choose(candidates, known, class_weights(ready.annotation, classes), budget, per_image)
     chosen = candidates.take(best)
     questions = Questions(
@@ -223,6 +235,18 @@ def suggest(
     if out is not None:
         questions.write(out)
     return questions
+
+
+def _open(candidates: Candidates, labels: Labels, settled: Collection[tuple[str, str]]) -> Candidates:
+    """Return the candidates that are not settled."""
+    column = {name: number for number, name in enumerate(labels.classes)}
+    cells = [cell for cell in settled if cell[1] in column]
+    rows = pc.fill_null(pc.index_in(pa.array([image for image, _ in cells], pa.string()), labels.images), -1)
+    columns = np.array([column[label] for _, label in cells], dtype=np.int64)
+    closed = np.asarray(rows, dtype=np.int64) * len(column) + columns
+    return candidates.take(
+        np.flatnonzero(~np.isin(candidates.rows * len(column) + candidates.columns, closed))
+    )
 
 
 def _reasons(chosen: Candidates, known: Floats, ready: Prepared) -> list[str]:

@@ -19,7 +19,13 @@ from tertium.labels import Labels
 from tertium.progress import Progress
 from tertium.runs import RunFolder
 from tertium.web.reviewing.answers import SAID, Answer, Answers, Cell, Question, Round, Said, Standing
-from tertium.web.reviewing.results import contradictions, folded, given_values
+from tertium.web.reviewing.results import (
+    agreed,
+    answered_labels,
+    contradictions,
+    disputed,
+    given_values,
+)
 
 if TYPE_CHECKING:
     from tertium.data.inputs import Features, Images
@@ -57,11 +63,14 @@ def find_round(
         return known
     from tertium.labelling.suggesting import suggest  # needs torch; going on with what was asked does not
 
+    standing = Standing.of(answers)
     found = suggest(
         run,
-        folded(labels, Standing.of(answers)),
+        labels,
         images,
         features=features,
+        answers=answered_labels(standing, labels) if agreed(standing) else None,
+        settled=disputed(standing),
         budget=budget,
         per_image=per_image,
         progress=progress,

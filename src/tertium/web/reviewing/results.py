@@ -73,6 +73,11 @@ def agreed(standing: Standing) -> dict[Cell, int]:
     return found
 
 
+def disputed(standing: Standing) -> list[Cell]:
+    """Return the labels that some call present and others absent: they are not asked again."""
+    return [cell for cell in standing.cells() if set(_SIGN) <= set(standing.said(cell).values())]
+
+
 def answered_labels(standing: Standing, labels: Labels) -> Labels:
     """Return the answers as labels of the images asked about, with the splits that the label file names."""
     values = agreed(standing)
@@ -90,25 +95,6 @@ def answered_labels(standing: Standing, labels: Labels) -> Labels:
         classes=classes,
         images=images,
         splits=splits,
-    )
-
-
-def folded(labels: Labels, standing: Standing) -> Labels:
-    """Return the label file with every answer added, so that nothing is asked twice.
-
-    Where there is a contradiction the label counts as absent: it decides nothing but that it is not asked.
-    """
-    known = {cell: value for cell, value in given_values(labels, standing.cells()).items() if value == 0}
-    spoken = {cell: set(standing.said(cell).values()) & set(_SIGN) for cell in known}
-    added = [cell for cell in known if spoken[cell]]
-    rows, columns, values = labels.coo()
-    return Labels.from_entries(
-        np.concatenate([rows, labels.rows_of([image for image, _ in added])]),
-        np.concatenate([columns, np.array([labels.column(label) for _, label in added], dtype=np.int64)]),
-        np.concatenate([values, [1 if spoken[cell] == {"present"} else -1 for cell in added]]),
-        classes=labels.classes,
-        images=labels.images,
-        splits=labels.splits,
     )
 
 
