@@ -69,3 +69,12 @@ def test_an_image_edited_in_place_is_another_input(tmp_path):
     path.write_bytes(content)
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert open_inputs(tmp_path).fingerprint() != before
+
+
+def test_a_file_name_that_is_no_text_is_one_sentence(tmp_path):
+    for name in (b"a.png", b"\xff\xfeb.png", "c é.png".encode()):
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+            Image.new("RGB", (2, 2)).save(file, "PNG")
+    with pytest.raises(InputError, match=r"the file name '\\udcff\\udcfeb\.png' is not UTF-8; rename it"):
+        open_inputs(tmp_path)
+    assert open_inputs(tmp_path, names=["c é.png"]).names == ["c é.png"]  # others stand in nobody's way

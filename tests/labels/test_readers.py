@@ -308,3 +308,11 @@ def test_lines_that_end_as_on_old_macs(tmp_path):
     text = "image,present\r" + "".join(f"{n}.jpg,a;b\r" for n in range(5))
     assert read_labels(write(tmp_path, text.encode(), "old.csv")).shape == (5, 2)
     assert read_labels(write(tmp_path, b"\r\n\n" + text.encode(), "blank.csv")).shape == (5, 2)
+
+
+def test_names_that_spreadsheets_take_for_formulas_read_back_as_they_are(tmp_path):
+    classes = ["+a", "-b", "=1+1", "@c", "−d"]
+    labels = Labels.from_dense(np.eye(5), classes=classes, images=["=HYPERLINK(1)", "-1", "+2", "@x", "y"])
+    for name in ("labels.csv", "labels.tsv"):
+        write_labels(labels, tmp_path / name)
+        assert read_labels(tmp_path / name) == labels

@@ -172,6 +172,11 @@ def folder_names(folder: Path) -> list[str]:
     found = list_images(folder)
     if not found:
         raise InputError(f"{folder}: there are no images in it")
+    try:
+        "".join(found).encode()
+    except UnicodeEncodeError as error:  # Python's way to name bytes that are no text
+        strange = next(name for name in found if error.object[error.start] in name)
+        raise InputError(f"{folder}: the file name {strange!r} is not UTF-8; rename it") from None
     return found
 
 
