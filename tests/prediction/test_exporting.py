@@ -290,11 +290,12 @@ def test_predict_on_features(tertium, tmp_path, rng):
         ((), "give either images or features"),
         (("--features", tmp_path / "x.npy", "--devices", 2), "runs in one process"),
     ):
-        code, _, err = tertium("predict", tmp_path / "m.onnx", *words, "--out", out)
+        code, _, err = tertium("predict", tmp_path / "m.onnx", *words, "--out", tmp_path / "other.csv")
         assert code == 2
         assert complaint in " ".join(err.split())
     np.save(tmp_path / "x.npy", features[:, :5])
-    code, _, err = tertium("predict", tmp_path / "m.onnx", "--features", tmp_path / "x.npy", "--out", out)
+    words = ("--features", tmp_path / "x.npy", "--out", tmp_path / "other.csv")
+    code, _, err = tertium("predict", tmp_path / "m.onnx", *words)
     assert "features of width 6, not 5" in " ".join(err.split())
 
 
