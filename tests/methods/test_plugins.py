@@ -103,6 +103,15 @@ def test_one_that_is_broken_is_named_and_breaks_no_other(code, value, reason, in
         methods.find("tim")
 
 
+def test_a_method_without_a_paper_is_listed_too(install, tertium):
+    install(
+        "added", CODE.format(name="timid", aliases=()).replace('    paper: ClassVar[str] = "a package"\n', "")
+    )
+    code, out, _ = tertium("methods", "timid")
+    assert code == 0
+    assert "Hardly moves at all." in out
+
+
 def test_two_packages_cannot_share_a_name(install):
     for module in ("added_one", "added_two"):
         install(module, CODE.format(name="timid", aliases=()), point=module)

@@ -63,7 +63,7 @@ class Method:
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
 
     @property
