@@ -831,7 +831,7 @@ def test_the_commands(trial: Trial, tmp_path: Path, tertium: Any) -> None:
     assert code == 0, errors
     assert "report.html" in out
     assert list(rows_of(tmp_path / "own" / "report.html")) == ["own"]
-    words = ("report", trial.run.path, tmp_path / "own", "--out", tmp_path / "both.html")
+    words = ("report", trial.run.path, tmp_path / "own", "--out", tmp_path / "both.html", "--overwrite")
     code, _, errors = tertium(*words, *data)
     assert code == 0, errors
     assert list(rows_of(tmp_path / "both.html")) == ["run", "own"]
