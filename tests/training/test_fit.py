@@ -286,6 +286,16 @@ def test_no_warmup():
     assert rate_factor(replace(HEAD, warmup=0.0), 0.0) == 1
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver to find")
+def test_no_step_looks_for_a_driver_that_is_not_there(data, monkeypatch):
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as Lightning sets it
+    make_fabric(Settings(device="cpu"))
+    searched = []
+    monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", lambda: searched.append(1) or -1)
+    run(data, epochs=1)
+    assert searched == []
+
+
 def test_the_engine_uses_what_is_asked_for():
     assert make_fabric(Settings(device="cpu")).device.type == "cpu"
     assert "bf16" in str(make_fabric(Settings(device="cpu", precision="bf16-mixed"))._precision.precision)

@@ -117,6 +117,9 @@ def make_fabric(settings: Settings) -> Fabric:
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
     nodes = int(os.environ.get("WORLD_SIZE", devices * settings.nodes)) // devices
     several = devices * nodes > 1
+    if not torch.cuda.is_available():
+        # Lightning sets this to 1: then each step of an optimizer looks for a driver, on disk and in vain.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
     return Fabric(
         accelerator=settings.device,
         devices=devices,
