@@ -44,7 +44,7 @@ _MOST = 1.0  # … and by how much that of what is hidden, at most
 _SHIFTS = np.linspace(-2, 2, 7)  # standard deviations by which all are off
 _TAIL = 1.645  # standard deviations on either side of a 90 % interval
 # Of the logit of the mAP, one standard deviation: what a logistic curve gets wrong, …
-_CURVE_ERROR = 0.15
+_CURVE_ERROR = 0.2
 # … and what is wrong if annotators chose what they noted; less where absent labels are noted as often.
 _CHOICE_ERROR = 0.5
 
