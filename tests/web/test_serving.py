@@ -244,7 +244,7 @@ def test_wishes_that_are_refused(images, query):
 def test_other_paths_and_methods(images):
     for method, path, status in (("GET", "/predict", 405), ("GET", "/<b>", 404), ("POST", "/health", 405)):
         found = images.request(method, path)
-        assert (found.status_code, list(found.json())) == (status, ["error"])
+        assert (found.status_code, list(found.json())) == (status, ["error", "version"])
         assert "<b>" not in found.text
 
 
@@ -280,7 +280,9 @@ def test_damaged_images_never_fail_the_service(images, kind, changes, data):
     cut = data.draw(st.integers(1, len(body)))
     found = images.post("/predict", content=bytes(body[:cut]))
     assert found.status_code in (200, 422)
-    assert list(found.json()) == (["error"] if found.status_code == 422 else ["model", "predictions"])
+    assert list(found.json()) == (
+        ["error", "version"] if found.status_code == 422 else ["model", "predictions", "version"]
+    )
 
 
 anything = st.recursive(

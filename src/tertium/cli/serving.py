@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import say
+from tertium.cli.shared import say, say_aside
+from tertium.errors import InputError
+
+if TYPE_CHECKING:
+    from tertium.web.monitoring import RequestLog
 
 
 def serve(
@@ -30,6 +37,14 @@ def serve(
         int | None,
         typer.Option(min=1, help="Threads of the model, and as many that decode (default: cores)."),
     ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with a token that clients must send (default: $TERTIUM_TOKEN, or none)."),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-", help="Where a line of JSON goes for each request; - prints it."),
+    ] = None,
 ) -> None:
     """Answer requests for predictions over HTTP.
 
@@ -39,21 +54,58 @@ def serve(
 
       curl --data-binary @photo.jpg 'http://127.0.0.1:8000/predict?top=5'
 
+      tertium serve model.onnx --host 0.0.0.0 --token-file token.txt --log requests.jsonl
+
     POST /predict takes one image as the body, or JSON: {"images": [BASE64, ...]}, and for a model trained on
-    features {"features": [[...], ...]}. GET /health says whether it is ready. Ctrl-C ends it, after open
-    requests are answered. There is no authentication.
+    features {"features": [[...], ...]}. GET /health says whether it is ready, GET /metrics counts for
+    Prometheus. With a token, everything but /health needs the header "Authorization: Bearer TOKEN". The log
+    has the time, path, status, milliseconds, images and bytes of each request, and no content. Ctrl-C ends
+    it, after open requests are answered.
     """
+    from tertium.web.bearer import find_token
     from tertium.web.serving import Limits, load, server
-    from tertium.web.sockets import is_loopback, listen
+    from tertium.web.sockets import listen
 
     limits = Limits(max_batch, wait_ms, queue, int(max_body * 2**20), threads)
-    with listen(host, port) as listener:
+    token = find_token(token_file)
+    tell = say_aside if log == "-" else say  # what is printed shall then be JSON alone
+    with listen(host, port) as listener, _log(log) as sink:
         loaded = load(model, threads)
-        if not is_loopback(host):
-            say(f"Warning: whoever reaches {host} may use it; there is no authentication and no encryption.")
+        _warn(host, token_file, token is not None, tell)
         place = f"[{host}]" if ":" in host else host
-        say(f"{model} ({len(loaded.classes):,} classes) on http://{place}:{listener.getsockname()[1]}")
+        tell(f"{model} ({len(loaded.classes):,} classes) on http://{place}:{listener.getsockname()[1]}")
         try:
-            server(loaded, limits).run(sockets=[listener])
+            server(loaded, limits, token, sink).run(sockets=[listener])
         except KeyboardInterrupt:  # Uvicorn raises it again, once all is answered
-            say("Stopped.")
+            tell("Stopped.")
+
+
+@contextmanager
+def _log(place: str | None) -> Iterator[RequestLog | None]:
+    """Open the log that an option names; lines are added to a file that is there."""
+    from tertium.web.monitoring import RequestLog
+
+    if place is None or place == "-":
+        yield None if place is None else RequestLog(sys.stdout)
+        return
+    try:
+        file = open(place, "a", encoding="utf-8")  # noqa: SIM115 (what fails later is no fault of the path)
+    except OSError as error:
+        raise InputError(f"{place}: the log cannot be written ({error.strerror})") from None
+    with file:
+        yield RequestLog(file)
+
+
+def _warn(host: str, token_file: Path | None, locked: bool, tell: Callable[[str], None]) -> None:
+    """Say what strangers may do."""
+    from tertium.web.bearer import others_can_read
+    from tertium.web.sockets import is_loopback
+
+    if token_file is not None and others_can_read(token_file):
+        tell(f"Warning: other accounts can read {token_file}; chmod 600 {token_file}")
+    if is_loopback(host):
+        return
+    if locked:
+        tell("Warning: there is no encryption; whoever can read the network can read the token.")
+    else:
+        tell(f"Warning: whoever reaches {host} may use it; there is no authentication and no encryption.")

@@ -102,6 +102,11 @@ def say(text: str) -> None:
     console().print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
+def say_aside(text: str) -> None:
+    """Print such a line where errors go, because results alone shall be printed."""
+    Screen(stderr=True).print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
 def command_line() -> str:
     """Return the command that runs, as it would be typed."""
     return shlex.join(["tertium", *sys.argv[1:]])

@@ -68,6 +68,11 @@ class Exported(Predictor):
         weights, backbone, run = said.get("weights", ""), said.get("backbone", ""), said.get("run", "")
         return cls(running, tuple(classes), found, size, width, weights[:12], backbone, run)
 
+    @property
+    def version(self) -> str:
+        """Which model it is: the name of its run, and the first digits of the checksum of its weights."""
+        return f"{self.run}@{self.id}"
+
     def summary(self) -> dict[str, Any]:
         """Return what the model is, in a few words."""
         takes = {"images": f"{self.size} × {self.size}"} if self.size else {"features": self.width}

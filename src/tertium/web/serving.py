@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,10 @@ try:
     from starlette.requests import Request
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from tertium.web.bearer import Token
+    from tertium.web.monitoring import CONTENT_TYPE, Metrics, Record, RequestLog, watched
     from tertium.web.sockets import make_server, read_body
 except ModuleNotFoundError:
     raise InputError("serving needs Starlette and Uvicorn: pip install 'tertium[onnx,web]'") from None
@@ -54,7 +58,12 @@ USAGE = """Tertium: the probability of each class.
   ?top=K            the K most probable classes
   ?above=0.3        classes at least this probable; above=threshold: those called present
   GET /health       whether it is ready, which model, how many wait
+  GET /metrics      counts and times, for Prometheus
+
+Every answer names the model: X-Tertium-Model. If a token is needed: -H 'Authorization: Bearer TOKEN'
 """
+HEADER = "X-Tertium-Model"  # of every answer: run and checksum
+_OPEN = "/health"  # what needs no token, so that whatever starts the service can see that it is up
 
 
 @dataclass(frozen=True)
@@ -273,6 +282,8 @@ class Service:
 
     def __init__(self, model: Exported, limits: Limits) -> None:
         self.model, self.limits = model, limits
+        about = {"version": model.version, "run": model.run, "checksum": model.id}
+        self.metrics = Metrics(["/", "/health", "/metrics", "/predict"], about)
         self.room = Room(limits.queue)
         self.pool = ThreadPoolExecutor(limits.threads or os.cpu_count(), thread_name_prefix="decode")
         self.batcher = Batcher(
@@ -290,10 +301,12 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         """Say that it is ready, with which model, and how many images wait."""
-        return JSONResponse(
-            {"status": "ready", "model": self.model.summary(), "queue": self.room.taken}
-            | {"limit": self.room.limit}
-        )
+        waiting = {"queue": self.room.taken, "limit": self.room.limit}
+        return self._reply({"status": "ready", "model": self.model.summary()} | waiting)
+
+    async def figures(self, request: Request) -> Response:
+        """Answer with what was counted, for Prometheus."""
+        return Response(self.metrics.text(self.room.taken), headers={"Content-Type": CONTENT_TYPE})
 
     async def predict(self, request: Request) -> Response:
         """Answer with the probabilities of each image or row of a request."""
@@ -308,9 +321,38 @@ class Service:
                     scores = await asyncio.gather(*answers)
         if not np.isfinite(scores).all():
             raise InputError("the model gives no finite number for this input")
-        return JSONResponse(
+        record: Record = request.scope["tertium"]
+        record.images = len(scores)
+        return self._reply(
             {"model": self.model.id, "predictions": [self._shown(each, wish) for each in scores]}
         )
+
+    def refused(self, request: Request, error: Exception) -> Response:
+        """Say in one sentence what is wrong with a request."""
+        if not isinstance(error, HTTPException):
+            return self._reply({"error": str(error)}, 422)
+        hints = {
+            404: "there is nothing here; GET / says what there is",
+            405: "not with this method; GET / says how",
+        }
+        detail = hints.get(error.status_code, error.detail)
+        return self._reply({"error": detail}, error.status_code, error.headers)
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """Say that it is not the client's fault, and nothing else."""
+        return self._reply({"error": "the service failed; its log says why"}, 500)
+
+    def locked(self, token_was_sent: bool) -> Response:
+        """Ask for the token."""
+        challenge = 'Bearer realm="tertium"' + (', error="invalid_token"' if token_was_sent else "")
+        detail = "this needs the right token: Authorization: Bearer TOKEN"
+        return self._reply({"error": detail}, 401, {"WWW-Authenticate": challenge})
+
+    def _reply(
+        self, content: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Return an object with the version of the model, which every answer has."""
+        return JSONResponse(content | {"version": self.model.version}, status, headers)
 
     def _shown(self, scores: npt.NDArray[np.float32], wish: Wish) -> dict[str, Any]:
         exact, names = scores.astype(np.float64), self.model.classes
@@ -365,8 +407,10 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self.pool, work, *values)
 
 
-def application(model: Exported, limits: Limits | None = None) -> Starlette:
-    """Return the web application that serves a model."""
+def application(
+    model: Exported, limits: Limits | None = None, token: Token | None = None, log: RequestLog | None = None
+) -> ASGIApp:
+    """Return the web application that serves a model: to all, or to those who send the token."""
     service = Service(model, limits or Limits())
 
     @asynccontextmanager
@@ -377,28 +421,37 @@ def application(model: Exported, limits: Limits | None = None) -> Starlette:
     routes = [
         Route("/", service.about),
         Route("/health", service.health),
+        Route("/metrics", service.figures),
         Route("/predict", service.predict, methods=["POST"]),
     ]
-    return Starlette(
+    app: ASGIApp = Starlette(
         routes=routes,
         lifespan=lifespan,
-        exception_handlers={HTTPException: _refused, InputError: _refused, 500: _failed},
+        exception_handlers={
+            HTTPException: service.refused,
+            InputError: service.refused,
+            500: service.failed,
+        },
     )
+    if token is not None:
+        app = _locked(app, service, token)
+    # Headers are ASCII; the name of a run need not be.
+    watching: ASGIApp = watched(app, service.metrics, log, {HEADER: quote(model.version, safe="@")})
+    return watching
 
 
-def _refused(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        return JSONResponse({"error": str(error)}, 422)
-    hints = {
-        404: "there is nothing here; GET / says what there is",
-        405: "not with this method; GET / says how",
-    }
-    detail = hints.get(error.status_code, error.detail)
-    return JSONResponse({"error": detail}, error.status_code, error.headers)
+def _locked(app: ASGIApp, service: Service, token: Token) -> ASGIApp:
+    """Return an application that answers only those who send the token, before anything else is read."""
 
+    async def guarding(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != _OPEN:
+            sent = [value for name, value in scope["headers"] if name == b"authorization"]
+            if not token.opens(sent):
+                await service.locked(bool(sent))(scope, receive, send)
+                return
+        await app(scope, receive, send)
 
-def _failed(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the service failed; its log says why"}, 500)
+    return guarding
 
 
 # ---- running it ------------------------------------------------------------------------------------------
@@ -416,8 +469,10 @@ def load(path: Path, threads: int | None = None) -> Exported:
         return Exported.load(place, threads)
 
 
-def server(model: Exported, limits: Limits | None = None) -> uvicorn.Server:
+def server(
+    model: Exported, limits: Limits | None = None, token: Token | None = None, log: RequestLog | None = None
+) -> uvicorn.Server:
     """Return what answers requests until SIGINT or SIGTERM, and then finishes what it has taken on."""
     # What is wrong with an image is told to the client; strangers shall not fill the log with it.
     warnings.filterwarnings("ignore", module="PIL")
-    return make_server(application(model, limits))
+    return make_server(application(model, limits, token, log))
