@@ -226,7 +226,7 @@ def settings_from(values: Mapping[str, Any], method_parameters: Collection[str] 
         elif key in _names(Phase):
             nested[_only_phase(key, protocol)][key] = value
         else:
-            choices = [*_names(Settings), *_names(Phase), *method_parameters]
+            choices = [*setting_names(), *method_parameters]
             raise InputError(f'there is no setting "{key}"; {did_you_mean(key, choices)}')
     converted = {key: convert(Settings, key, value) for key, value in plain.items()}
     return Settings(
@@ -235,6 +235,11 @@ def settings_from(values: Mapping[str, Any], method_parameters: Collection[str] 
         head=_phase(HEAD, nested["head"], "head"),
         whole=_phase(WHOLE, nested["whole"], "whole"),
     )
+
+
+def setting_names() -> list[str]:
+    """Return what can be given as KEY=VALUE, parameters of methods apart."""
+    return [*_names(Settings), *_names(Phase)]
 
 
 def _names(kind: type[Any]) -> list[str]:

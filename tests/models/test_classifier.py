@@ -245,3 +245,44 @@ def test_damaged_runs_are_named(tmp_path, damage):
         (tmp_path / "model.json").write_text(text.replace('"a"', '"a", "b"'))
     with pytest.raises(InputError, match=str(tmp_path)):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "before"),
+    [
+        (None, "module."),
+        (None, "model."),
+        ("state_dict", ""),
+        ("state_dict", "module."),
+        ("state_dict", "model."),
+        ("state_dict", "model.backbone."),
+        ("state_dict", "_orig_mod."),
+        ("model", "module."),
+        ("model_state_dict", ""),
+    ],
+)
+def test_weights_of_a_checkpoint_are_found_under_its_names(tmp_path, key, before):
+    small = pretrained("resnet10t", "random")
+    state = {f"{before}{name}": value for name, value in small.net.state_dict().items()}
+    state[f"{before}fc.weight"] = torch.zeros(3, 512)  # the head of another task
+    torch.save({"epoch": 7, key: state} if key else state, tmp_path / "last.ckpt")
+    found = pretrained("resnet10t", tmp_path / "last.ckpt")
+    for name, value in small.net.state_dict().items():
+        assert torch.equal(found.net.state_dict()[name], value), name
+
+
+def test_an_average_is_preferred_to_the_last_weights(tmp_path):
+    small, other = pretrained("resnet10t", "random"), pretrained("resnet10t", "random")
+    states = {"state_dict": other.net.state_dict(), "state_dict_ema": small.net.state_dict()}
+    torch.save(states, tmp_path / "last.pth")
+    found = pretrained("resnet10t", tmp_path / "last.pth")
+    assert torch.equal(found.net.conv1[0].weight, small.net.conv1[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "made_for"), [("vit_tiny_patch16_224", 96, 224), ("inception_v3", 32, 299)]
+)
+def test_a_network_that_cannot_take_the_size_is_one_sentence(name, size, made_for):
+    wanted = rf'"{name}" cannot take images of {size} × {size} pixels \(.+\); .* image size of {made_for}$'
+    with pytest.raises(InputError, match=wanted):
+        pretrained(name, "random", size)

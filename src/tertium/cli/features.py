@@ -60,7 +60,7 @@ def features(
     torch.manual_seed(settings.seed)  # random weights are the same again when it goes on
     with watching() as progress:
         extractor = Extractor(
-            pretrained(settings.backbone, settings.weights),
+            pretrained(settings.backbone, settings.weights, settings.image_size),
             settings.image_size,
             device=make_fabric(settings).device,
             workers=settings.workers,

@@ -10,10 +10,35 @@ from typing import Any, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from tertium.config import setting_names
 from tertium.errors import InputError, did_you_mean, nearest
 
 # Not imported by name: some versions of typer have a copy of click inside, others use click itself.
 _UsageError: Any = typer.BadParameter.__bases__[0]
+# What people call options, and what they are called here: the first that a command has.
+_OTHER_WORDS = {
+    "count": ("budget", "sample", "top"),
+    "number": ("count", "budget", "sample", "top"),
+    "n": ("count", "budget", "sample", "top"),
+    "limit": ("top", "budget", "sample", "count"),
+    "output": ("out",),
+    "dest": ("out",),
+    "destination": ("out",),
+    "dir": ("images",),
+    "folder": ("images",),
+    "photos": ("images",),
+    "data": ("images",),
+    "input": ("images", "labels"),
+    "csv": ("labels",),
+    "annotations": ("labels",),
+    "force": ("overwrite",),
+    "gpus": ("devices",),
+    "processes": ("devices", "jobs"),
+    "sep": ("separator",),
+    "delimiter": ("separator",),
+    "na": ("missing",),
+    "continue": ("resume",),
+}
 _WORDS = {Path: "PATH", int: "NUMBER", float: "NUMBER", str: "TEXT", bool: ""}
 
 
@@ -29,8 +54,7 @@ class Command(TyperCommand):
         ctx.allow_extra_args = True  # said here in other words
         rest = super().parse_args(ctx, args)
         if rest:
-            command = ctx.command_path
-            raise InputError(f'{command} has no place for "{rest[0]}"; see {command} --help')
+            raise InputError(_without_place(ctx, rest[0]))
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -108,8 +132,7 @@ def _sentence(error: Any) -> str:
     see = f"see {command} --help"
     option, param = getattr(error, "option_name", ""), getattr(error, "param", None)
     if hasattr(error, "possibilities"):
-        near = nearest(option.strip("-"), _long_names(error.ctx))
-        return f"{command} has no option {option}; {see if near is None else f'did you mean --{near}?'}"
+        return f"{command} has no option {option}; {_instead(option.strip('-'), error.ctx) or see}"
     if option:
         return f"{option} takes no value" if "not take" in error.message else f"{option} needs a value"
     if param is None:
@@ -118,6 +141,30 @@ def _sentence(error: Any) -> str:
     if hasattr(error, "param_type"):
         return f"{name} is missing; {see}"
     return f"{name} {_complaint(error, param)}"
+
+
+def _instead(word: str, ctx: Any) -> str | None:
+    """Say what stands for an option that a command does not have, if something does."""
+    known = _long_names(ctx)
+    if _takes_settings(ctx):
+        setting = word.replace("-", "_")
+        if setting in setting_names():
+            return f"settings have no dashes: {setting}=VALUE"
+    other = next((name for name in _OTHER_WORDS.get(word, ()) if name in known), None)
+    near = other or nearest(word, known)
+    return None if near is None else f"did you mean --{near}?"
+
+
+def _takes_settings(ctx: Any) -> bool:
+    return any(param.name == "settings" for param in ctx.command.get_params(ctx))
+
+
+def _without_place(ctx: Any, word: str) -> str:
+    """Say what to do with a word that no argument takes."""
+    command = ctx.command_path
+    option = "images" if Path(word).is_dir() else "labels" if Path(word).is_file() else None
+    hint = f"did you mean --{option} {word}?" if option in _long_names(ctx) else f"see {command} --help"
+    return f'{command} has no place for "{word}"; {hint}'
 
 
 def _long_names(ctx: Any) -> list[str]:

@@ -16,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.data.feature_files import feature_names, fingerprint, load_features, spread
-from tertium.data.pictures import ArrayPictures, Pictures, folder_names, folder_pictures
+from tertium.data.in_memory import count_images, pictures_of
+from tertium.data.pictures import Pictures, folder_names, folder_pictures
 from tertium.errors import InputError
 
-Images = str | Path | npt.NDArray[np.uint8]  # a folder, or pixels [N, H, W, 3]
+# A folder; or images in memory, as `tertium.data.in_memory` reads them.
+Images = str | Path | npt.NDArray[Any] | Sequence[Any]
 Features = str | Path | npt.NDArray[Any]  # a .npy file, or an array [N, D]
 BATCH = 256  # rows that are read at once
 _WINDOW, _PICTURES = 2**24, 2**16  # bytes of features, and images, that are opened at a time
@@ -42,8 +44,8 @@ def open_inputs(
     if isinstance(images, str | Path):
         return Inputs(wanted, folder_pictures(images, wanted), None)
     if images is not None:
-        _check_rows(len(images), len(wanted))
-        return Inputs(wanted, ArrayPictures(images), None)
+        _check_rows(count_images(images), len(wanted))
+        return Inputs(wanted, pictures_of(images), None)
     if isinstance(features, str | Path):
         return Inputs(wanted, None, load_features(features, wanted))
     array = features if isinstance(features, np.ndarray) else np.asarray(features)  # a map stays one
@@ -83,9 +85,8 @@ def names_of(images: Images | None, features: Features | None) -> list[str]:
         if names is not None:
             return names
         features = load_features(features)
-    array = features if images is None else images
-    assert array is not None
-    return [str(row) for row in range(len(array))]
+    rows = len(features) if images is None and features is not None else count_images(images)
+    return [str(row) for row in range(rows)]
 
 
 @dataclass(frozen=True)

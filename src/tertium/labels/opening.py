@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tertium.errors import InputError
 from tertium.labels.labels import Labels
 from tertium.labels.readers import LabelFile, Unlisted
 from tertium.progress import Progress
@@ -27,6 +28,11 @@ def open_labels(
     >>> open_labels(Labels.from_dense([[1, -1]])).known
     2
     """
+    if not isinstance(labels, Labels | LabelFile | str | Path):
+        raise InputError(
+            f"labels cannot be a {type(labels).__name__}; give a label file or tertium.Labels, such as "
+            "Labels.from_dense(Y) with 1 for present, -1 for absent and 0 for unknown"
+        )
     if not isinstance(labels, Labels):
         file = labels if isinstance(labels, LabelFile) else LabelFile(Path(labels))
         reading = file.read(unlisted=unlisted, classes=classes)

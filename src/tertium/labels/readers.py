@@ -284,7 +284,9 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
         said = said.without(nothing)
     names = list(classes) if classes is not None else sorted({name for name in naming.names if name})
     if not names:
-        raise InputError(f"{file}: it names no label, so there are no classes (give them with --classes)")
+        raise InputError(
+            f"{file}: it names no label, so there are no classes (tertium train --classes FILE gives them)"
+        )
     labels = _merged(said, naming, names, source, contradictions)
     alike = look_alike_ids(labels.images)
     if alike:

