@@ -75,7 +75,7 @@ def choice(
 ) -> str:
     """Return the test mAP of the epoch chosen by known labels, by positives against the rest, and last."""
     chosen = make(method)
-    first, second = divide(partial, 0.15, 0)
+    first, second = divide(partial.images, 0.15, 0)
     training, validation = partial[first], partial[second]
     plan = replace(HEAD.resolved(len(training), 128, 1000), schedule=schedule, patience=99)
     model = Classifier(partial.classes, features.shape[1])

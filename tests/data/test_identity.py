@@ -52,16 +52,12 @@ def test_rows_of_features(rng, dtype):
     np.testing.assert_array_equal(contents(open_inputs(features=np.asfortranarray(features))), found)
 
 
-def test_a_division_keeps_copies_together(rng):
-    labels = Labels.from_dense(np.where(rng.random((90, 4)) < 0.3, 1, -1))
-    same = np.arange(90) % 45
-    first, second = divide(labels, 0.2, 0, same)
-    assert sorted([*first, *second]) == list(range(90))
+def test_a_division_keeps_copies_together():
+    same = np.arange(900) % 450
+    first, second = divide([str(row) for row in range(900)], 0.2, 0, same)
+    assert sorted([*first, *second]) == list(range(900))
     assert not set(same[first]) & set(same[second])
-    assert 10 <= len(second) <= 26
-    alone = divide(labels, 0.2, 0, np.arange(90))
-    for one, other in zip(alone, divide(labels, 0.2, 0), strict=True):
-        np.testing.assert_array_equal(one, other)  # without copies nothing changes
+    assert 130 <= len(second) <= 230
 
 
 def test_meaningless_labels_of_copies_validate_as_such(photos, tmp_path, tertium):

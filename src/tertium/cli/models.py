@@ -86,9 +86,9 @@ def train(
       torchrun --nproc-per-node 4 -m tertium train --labels labels.csv --images photos/ --out runs/four
 
     The labels' split "train" is used if there is one, and "val" for validation; otherwise all images are
-    used, with a stratified share of them for validation. Training stops early on the known labels of the
-    validation part. Ctrl-C writes a checkpoint and stops; a checkpoint is also written every few minutes
-    (docs/scale.md). The settings and their defaults are in docs/training.md.
+    used, with a share of them for validation that their names and the seed decide. Training stops early on
+    the known labels of the validation part. Ctrl-C writes a checkpoint and stops; a checkpoint is also
+    written every few minutes (docs/scale.md). The settings and their defaults are in docs/training.md.
     """
     from tertium.cli.terminal import show_summary
     from tertium.processes import rank

@@ -152,7 +152,7 @@ class Data:
             labels = parse(cell.scheme).apply(truth, cell.seed)
         else:
             labels = self.partial(cell.file) if rows is None else self.partial(cell.file)[rows]
-        held_out = divide(labels, share, cell.seed)[1] if share and len(labels) > 1 else np.arange(0)
+        held_out = divide(labels.images, share, cell.seed)[1] if share and len(labels) > 1 else np.arange(0)
         return Drawn(_divided(labels, held_out), features, truth, held_out)
 
     def partial(self, path: str) -> Labels:

@@ -151,7 +151,7 @@ def _parts(
     if full.has_split(TEST) and full.has_split(TRAIN):
         others = full.rows_in(TEST)
     else:
-        kept, apart = divide(plain[rows], _HELD_OUT, seed)
+        kept, apart = divide(plain.images.take(rows), _HELD_OUT, seed, purpose="rehearse")
         rows, others = rows[kept], rows[apart]
     return plain[rows], plain[others], array[rows], array[others]
 

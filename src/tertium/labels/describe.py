@@ -114,11 +114,12 @@ def describe(labels: Labels) -> Description:
         classes_without_present=tuple(names[present == 0]),
         classes_without_absent=tuple(names[absent == 0]),
         splits={name: len(labels.rows_in(name)) for name in labels.split_names()},
-        setting=_setting_of_training(labels),
+        setting=setting_of_training(labels),
     )
 
 
-def _setting_of_training(labels: Labels) -> Setting:
+def setting_of_training(labels: Labels) -> Setting:
+    """Return which setting the labels resemble: those of the split "train", if there are several splits."""
     if not labels.has_split(TRAIN) or len(labels.split_names()) < 2:
         return setting_of(labels)
     name, reason = setting_of(labels.part(TRAIN))

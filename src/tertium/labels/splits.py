@@ -1,79 +1,88 @@
-"""Dividing images into two parts so that rare classes occur in both."""
+"""Dividing images into two parts by their names, so that nothing else moves an image to the other part."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tertium.errors import InputError
-from tertium.labels import Labels
 from tertium.labels.split_names import TEST, TRAIN, VALIDATION
 
-__all__ = ["TEST", "TRAIN", "VALIDATION", "divide"]
+__all__ = ["TEST", "TRAIN", "VALIDATION", "divide", "places"]
 Rows = npt.NDArray[np.int64]
+_WORD = 8  # bytes of a checksum that are used
 
 
 def divide(
-    labels: Labels, fraction: float, seed: int, same: npt.NDArray[Any] | None = None
+    images: Sequence[str] | pa.StringArray,
+    fraction: float,
+    seed: int,
+    same: npt.NDArray[Any] | None = None,
+    *,
+    purpose: str = VALIDATION,
 ) -> tuple[Rows, Rows]:
-    """Return the rows of two parts, the second holding about ``fraction`` of them.
+    """Return the rows of two parts, the second holding about ``fraction`` of the images.
 
-    Rows that are the ``same`` [N], copies of one image, stay together; the first of them speaks for all.
+    An image belongs to the second part if its place (see `places`) lies below ``fraction``. So its part
+    depends on its name, the seed and the purpose alone: other labels, more images or another order change
+    nothing, and a larger fraction only adds images. Rows that are the ``same`` [N], copies of one image, have
+    the place of the name that comes first in the alphabet.
 
-    Each image is grouped with its rarest known-present class and the groups are divided one by one, so that
-    rare classes occur in both parts. A class known to be present in two or more images always does, unless
-    that would take the last image of another class.
+    If a part would be empty, as it may in a handful of images, it gets the image nearest to it; only where
+    all are one image, the second part stays empty.
 
-    >>> divide(Labels.from_dense([[1], [1], [-1], [-1]]), 0.5, seed=0)
-    (array([0, 2]), array([1, 3]))
+    >>> divide(["a.jpg", "b.jpg", "c.jpg", "d.jpg"], 0.5, seed=0)
+    (array([0, 1, 2]), array([3]))
     """
     if not 0 < fraction < 1:
         raise InputError(f"the share of the second part must lie between 0 and 1, not {fraction}")
+    names = images.to_pylist() if isinstance(images, pa.Array | pa.ChunkedArray) else list(images)
+    place = places(names, seed, purpose)
     if same is not None:
-        _, first, copy_of = np.unique(same, return_index=True, return_inverse=True)
-        if len(first) < len(labels):
-            one_each = np.sort(first)
-            apart = np.zeros(len(labels), dtype=bool)
-            apart[one_each[divide(labels[one_each], fraction, seed)[1]]] = True
-            apart = apart[first[copy_of]]
-            return np.flatnonzero(~apart), np.flatnonzero(apart)
-    rng = np.random.default_rng(seed)
-    rows, columns, values = labels.coo()
-    present = rows[values > 0], columns[values > 0]
-    order = rng.permutation(len(labels))
-    group = _rarest_class(labels, *present)[order]
-    order = order[np.argsort(group, kind="stable")]  # by group, at random inside
-    # Along this order the running count of the second part never strays from its share by more than one.
-    steps = np.floor((np.arange(len(labels) + 1) + rng.random()) * fraction)
-    second = np.zeros(len(labels), dtype=bool)
-    second[order[np.diff(steps) > 0]] = True
-    _reach_both(labels, *present, second)
+        place = _of_first_names(place, names, same)
+    second = place < fraction
+    if not second.any():
+        second = place == place.min(initial=1)
+    if second.all():
+        second = place < place.max(initial=0)
     return np.flatnonzero(~second), np.flatnonzero(second)
 
 
-def _rarest_class(labels: Labels, rows: Rows, columns: Rows) -> Rows:
-    """Return for each image its known-present class with the fewest images; C where there is none."""
-    rank = np.empty(len(labels.classes), dtype=np.int64)
-    rank[np.argsort(labels.class_counts[0], kind="stable")] = np.arange(len(labels.classes))
-    rarest = np.full(len(labels), len(labels.classes))
-    np.minimum.at(rarest, rows, rank[columns])
-    return rarest
+def places(names: Sequence[str], seed: int, purpose: str = VALIDATION) -> npt.NDArray[np.float64]:
+    """Return where each name lies between 0 and 1: a number that looks random and never changes.
+
+    It is the first eight bytes of SHA-256 over "purpose/seed/name" in UTF-8 (the name in Unicode's normal
+    form C), read as a big-endian number, divided by 2⁶⁴. Each purpose has its own places: what is divided
+    twice by one seed is divided independently.
+
+    >>> places(["a.jpg", "b.jpg"], seed=0).round(6).tolist()
+    [0.717262, 0.741676]
+    """
+    start = hashlib.sha256(f"{purpose}/{seed}/".encode())
+    found = bytearray()
+    for name in names:
+        each = start.copy()
+        each.update(normalize("NFC", name).encode())
+        found += each.digest()[:_WORD]
+    high = np.frombuffer(found, dtype=">u8").astype(np.uint64) >> np.uint64(11)  # as much as a float holds
+    return high.astype(np.float64) * 2.0**-53
 
 
-def _reach_both(labels: Labels, rows: Rows, columns: Rows, second: npt.NDArray[np.bool_]) -> None:
-    """Move single images until every class occurs in both parts, if it can."""
-    by_class = rows[np.argsort(columns, kind="stable")]
-    total = labels.class_counts[0]
-    ends = np.cumsum(total)
-    inside = np.bincount(columns[second[rows]], minlength=len(total))  # in the second part
-    for number in np.flatnonzero((total >= 2) & ((inside == 0) | (inside == total))):
-        for row in by_class[ends[number] - total[number] : ends[number]]:
-            entries = labels.entries[labels.offsets[row] : labels.offsets[row + 1]]
-            mine = entries[entries > 0].astype(np.int64) - 1
-            left_behind = (inside if second[row] else total - inside)[mine] - 1
-            if (left_behind[total[mine] >= 2] >= 1).all():
-                inside[mine] += -1 if second[row] else 1
-                second[row] = not second[row]
-                break
+def _of_first_names(
+    place: npt.NDArray[np.float64], names: Sequence[str], same: npt.NDArray[Any]
+) -> npt.NDArray[np.float64]:
+    """Return the places, copies of one image having that of the first of their names."""
+    _, first, group = np.unique(same, return_index=True, return_inverse=True)
+    if len(first) == len(place):
+        return place
+    speaker = first.tolist()  # of each group
+    for row in np.flatnonzero(np.bincount(group)[group] > 1).tolist():
+        if names[row] < names[speaker[group[row]]]:
+            speaker[group[row]] = row
+    return place[np.array(speaker, dtype=np.int64)[group]]

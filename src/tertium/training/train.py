@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tertium.annotation.frequencies import Frequencies, estimate, propensities
 from tertium.config import Settings, settings_from
@@ -24,7 +26,7 @@ from tertium.data.inputs import Features, Images, open_inputs
 from tertium.data.pictures import damaged
 from tertium.errors import InputError, some
 from tertium.labels import Labels
-from tertium.labels.describe import setting_of
+from tertium.labels.describe import setting_of_training
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import LabelFile, Unlisted
 from tertium.labels.splits import TRAIN, VALIDATION, divide
@@ -89,6 +91,7 @@ def train(
     left_out = _damaged(images, everything, progress) if skip_damaged else []
     training, validation = _divide(everything.without(left_out), images, features, settings, progress)
     _note_copies(training, validation, progress)
+    _note_untaught(training, validation, progress)
     chosen, settings = _resolve(method, values)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
@@ -106,6 +109,7 @@ def train(
                 features=_place(features),
                 truth=_place(truth),
                 scheme=scheme,
+                setting=setting_of_training(everything)._asdict(),
             )
             session.create_folder(Path(out), data, overwrite=overwrite)
         return session.run()
@@ -144,7 +148,7 @@ def resume(
         labels = labels.without(data.left_out)
     if images is None and features is None:
         images, features = data.images, data.features
-    training, validation = _divide(labels, images, features, settings, progress)
+    training, validation = _divide(labels, images, features, settings, progress, data.validation)
     for key, now in _fingerprints(training, validation).items():
         if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
@@ -277,8 +281,12 @@ def _divide(
     features: Features | None,
     settings: Settings,
     progress: Progress | None,
+    validation: Sequence[str] = (),
 ) -> tuple[Part, Part]:
-    """Return the training and the validation part: the file's own splits, or a stratified draw."""
+    """Return the training and the validation part: the file's own splits, or by the names of the images.
+
+    A run that goes on keeps the ``validation`` images that it began with.
+    """
     if (images is None) == (features is None):
         raise InputError("give either images or features")
     if labels.split_names():
@@ -300,9 +308,14 @@ def _divide(
     source = Part(part, inputs, contents(inputs, progress))
     rows, held_out = np.searchsorted(used, rows), np.searchsorted(used, held_out)
     if not held_out.size and settings.validation and len(rows) > 1:
-        # Features of different images may well be the same; image files are not.
-        same = None if inputs.pictures is None else source.contents[rows]
-        first, second = divide(source.labels[rows], settings.validation, settings.seed, same)
+        names = source.labels.images.take(rows)
+        if validation:
+            kept = np.asarray(pc.is_in(names, value_set=pa.array(validation, pa.string())))
+            first, second = np.flatnonzero(~kept), np.flatnonzero(kept)
+        else:
+            # Features of different images may well be the same; image files are not.
+            same = None if inputs.pictures is None else source.contents[rows]
+            first, second = divide(names, settings.validation, settings.seed, same)
         rows, held_out = rows[first], rows[second]
     return source.select(rows), source.select(held_out)
 
@@ -321,6 +334,19 @@ def _note_copies(training: Part, validation: Part, progress: Progress | None) ->
         )
     elif copies:
         progress.note(f"Note: {copies:,} images are copies of others; all copies of one validate, or none.")
+
+
+def _note_untaught(training: Part, validation: Part, progress: Progress | None) -> None:
+    """Say which classes have all their known positives among the validation images."""
+    only = np.flatnonzero((validation.labels.class_counts[0] > 0) & (training.labels.class_counts[0] == 0))
+    if progress is None or not only.size:
+        return
+    what = "1 class is" if only.size == 1 else f"{only.size:,} classes are"
+    progress.note(
+        f"Note: {what} known present in validation images alone, so that training sees no example: "
+        f"{some([training.labels.classes[number] for number in only])}. Another seed, or a split column in "
+        "the label file, divides the images in another way."
+    )
 
 
 def _rows(images: Images | None, features: Features | None) -> int | None:
@@ -344,7 +370,6 @@ def _describe(training: Part, validation: Part, truth: Labels | None) -> RunData
     if truth is not None:
         counts["true"] = true_counts(training.labels, truth)
     return RunData(
-        setting=setting_of(training.labels)._asdict(),
         training_images=len(training.labels),
         validation_images=len(validation.labels),
         validation=validation.labels.images.to_pylist(),
