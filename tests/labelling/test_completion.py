@@ -50,7 +50,7 @@ def world(tmp_path_factory):
     labels = Labels.from_dense(observed(rng, truth, PRESENT, ABSENT), classes=CLASSES, images=images)
     np.save(folder / "x.npy", features)
     write_labels(labels, folder / "labels.parquet")
-    train(labels, features=features, out=folder / "run", method="auto", epochs=30, lr=0.01)
+    train(labels, features=features, out=folder / "run", method="auto", epochs=30, lr=0.01, seed=1)
     rate = chance.mean(axis=0)
     annotation = Annotation(tuple(CLASSES), rate, rate / 2, rate * 2, PRESENT, ABSENT)
     annotation.for_classes(CLASSES[::-1]).save(folder / "run" / "annotation.json")  # names decide, not order

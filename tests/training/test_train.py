@@ -78,7 +78,8 @@ def test_a_run_folder_holds_what_was_done(tmp_path, rng):
     assert settings["head"]["epochs"] == 3
     assert data["scheme"] == "full"
     assert data["training_images"] + data["validation_images"] == 300
-    assert len(data["validation"]) == data["validation_images"] == 45
+    assert len(data["validation"]) == data["validation_images"]
+    assert 20 < data["validation_images"] < 70
     assert folder.records() == outcome.records
     summary = folder.summary()
     assert summary.pop("run") == folder.id()
