@@ -51,14 +51,23 @@ class Range:
 Count = Annotated[int, Range(1, 1_000_000)]
 
 
+_hints_of: dict[tuple[type[Any], bool], Mapping[str, Any]] = {}
+
+
+def _hints(kind: type[Any], extras: bool) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields, with what they are annotated with; milliseconds, once."""
+    if (kind, extras) not in _hints_of:
+        _hints_of[kind, extras] = typing.get_type_hints(kind, include_extras=extras)
+    return _hints_of[kind, extras]
+
+
 def ranges(kind: type[Any]) -> Mapping[str, Range]:
     """Return the range of each setting that has one.
 
     >>> str(ranges(Settings)["image_size"])
     'at least 32 and at most 4,096'
     """
-    hints = typing.get_type_hints(kind, include_extras=True)
-    found = {name: _range(hint) for name, hint in hints.items()}
+    found = {name: _range(hint) for name, hint in _hints(kind, True).items()}
     return {name: range for name, range in found.items() if range is not None}
 
 
@@ -266,8 +275,7 @@ def convert(kind: type[Any], key: str, value: Any) -> Any:
     >>> convert(Phase, "lr", "1e-3")
     0.001
     """
-    wanted = typing.get_type_hints(kind)[key]
-    options = _options(wanted)
+    options = _options(_hints(kind, False)[key])
     if value in (None, "none") and type(None) in options:
         return None
     if bool in options and value in (True, False, "true", "false"):

@@ -37,6 +37,7 @@ from tertium.processes import rank, world
 from tertium.progress import Progress
 from tertium.threads import suited_to
 from tertium.training.choosing import Best, Judge, Record, Verdict
+from tertium.training.engine import Engine, engine_for
 from tertium.training.memorisation import Memorisation
 
 TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
@@ -356,7 +357,7 @@ def fit(
     _prepare(model.to(fabric.device), method, run, seed, new=new)
     course = Course(model, phase, run, memory)
     judge = partial(method.judge, run=run)
-    step = partial(_step, course, method, *_engine(fabric, model, course.optimizer), phase)
+    step = partial(_step, course, method, engine_for(fabric, model, course.optimizer), phase)
     keeper.restore(course)
     progress.start(f"training {method.name}", phase.epochs * len(loader), "batches")
     progress.advance((run.epoch - 1) * len(loader) + course.step)
@@ -391,21 +392,20 @@ def fit(
 
 
 def _step(
-    course: Course, method: Method, forward: Any, backward: Any, phase: Plan, batch: Batch, done: float
+    course: Course, method: Method, engine: Engine, phase: Plan, batch: Batch, done: float
 ) -> dict[str, Tensor]:
     """Take one step, at this share of all of them; return the named parts of its loss."""
     run = course.run
     run.share, run.lr = batch.share, _set_rate(course.optimizer, rate_factor(phase, done))
-    logits = forward(batch.inputs)
+    logits = engine.forward(batch.inputs)
     terms = method.terms(logits, batch, run)
     loss = reduce(add, terms.values())
     values = {name: value.detach() for name, value in terms.items()}
     course.losses.add(_Loss(run.epoch, course.step + 1, batch.index, values, loss.detach()))
-    backward(loss if batch.share == 1 else loss * batch.share)
+    engine.backward(loss if batch.share == 1 else loss * batch.share)
     if phase.clip:
         clip_grad_norm_(course.model.parameters(), phase.clip)
-    course.optimizer.step()
-    course.optimizer.zero_grad()
+    engine.move()
     with torch.no_grad():
         if course.memory:
             course.memory.see(logits, batch, method.corrected(logits, batch, run))
@@ -436,22 +436,11 @@ def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: 
         run.rng.manual_seed(seed + rank())
 
 
-def _optimizer(model: Classifier, phase: Plan) -> torch.optim.Optimizer:
+def _optimizer(model: Classifier, phase: Plan) -> torch.optim.AdamW:
     groups = model.groups(phase.lr, phase.backbone_lr, phase.weight_decay)
     for group in groups:
         group["peak"] = group["lr"]
     return torch.optim.AdamW(groups, fused=True)
-
-
-def _engine(fabric: Fabric, model: Classifier, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
-    """Return how to run forward and backward.
-
-    On one device in full precision Fabric's wrappers change nothing, but cost a tenth of a small step.
-    """
-    if fabric.world_size == 1 and fabric.strategy.precision.precision == "32-true":
-        return model, Tensor.backward
-    module, _ = fabric.setup(model, optimizer)
-    return module, fabric.backward
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
