@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from tertium.errors import InputError
-from tertium.files import make_folder, read_json, read_sealed, replacing, write_json, write_sealed
+from tertium.files import (
+    filling,
+    is_left_of,
+    keep_inputs,
+    locked,
+    make_folder,
+    read_json,
+    read_sealed,
+    replacing,
+    write_json,
+    write_sealed,
+)
 
 
 def test_a_sealed_file_that_changed_is_refused(tmp_path):
@@ -94,3 +105,35 @@ def test_commands_write_through_links(tmp_path, tertium):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     code, _, said = tertium("scenes", tmp_path / "loop", "--count", 2)
     assert (code, "is not a folder" in " ".join(said.split())) == (2, True)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path):
+    left, other, mine = (
+        tmp_path / name for name in (".a-01234567.csv", ".b-01234567.csv", ".a-my-notes.csv")
+    )
+    for path in (left, other, mine):
+        path.write_text("half")
+    with replacing(tmp_path / "a.csv") as writing:
+        assert is_left_of(writing, tmp_path / "a.csv")
+        with replacing(tmp_path / "a.csv") as second:  # another process may be writing the same
+            assert writing.exists()
+            second.write_text("second")
+        writing.write_text("first")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [mine.name, other.name, "a.csv"]
+    assert (tmp_path / "a.csv").read_text() == "first"
+
+
+def test_folders_that_a_killed_process_left_are_removed_by_the_next_one(tmp_path):
+    dead, alive = tmp_path / ".tertium-01234567", tmp_path / ".tertium-76543210"
+    for folder in (dead, alive):
+        folder.mkdir()
+        (folder / "a.png").write_text("half")
+    with locked(alive), filling(tmp_path) as folder:
+        (folder / "b.png").write_text("whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [alive.name, "b.png"]
+
+
+def test_two_outputs_are_two_files(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(InputError, match="would be written twice"):
+        keep_inputs([tmp_path / "a.csv", None, tmp_path / "link" / "a.csv"], [])

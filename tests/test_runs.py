@@ -1,6 +1,7 @@
 """Run folders: nothing of a user's is removed, two runs never mix."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from tertium.errors import InputError
 from tertium.files import write_json
 from tertium.labels import Labels
+from tertium.labels.readers import write_labels
 from tertium.runs import RunData, RunFolder
 from tertium.training.train import resume, train
 
@@ -42,15 +44,74 @@ def test_a_folder_with_a_config_of_somebody_else_stays(tmp_path, problem):
     assert contents(tmp_path / "thesis") == before
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "labels.csv", "own.sqlite", "photos", "explained"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "notes.txt",
+        "labels.csv",
+        "own.sqlite",
+        "photos",
+        "explained",
+        "report-of-a-year.csv",
+        "reported labels.csv",
+        "checkpoints/mine.pth",
+        "checkpoints/best/weights.pt",
+        "tables/results.csv",
+        ".replaced/thesis.tex",
+        ".report-mine.html",
+    ],
+)
 def test_what_no_run_writes_is_named_and_stays(tmp_path, problem, name):
     begin(problem, tmp_path / "run")
     place = tmp_path / "run" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
     place.mkdir() if "." not in name else place.write_text("mine")
     before = contents(tmp_path / "run")
-    with pytest.raises(InputError, match=f"also holds what no run writes \\({name}\\)"):
+    with pytest.raises(InputError, match=r"also holds what no run writes \(") as refused:
         begin(problem, tmp_path / "run", overwrite=True)
+    assert name.split("/best")[0] in str(refused.value)
     assert contents(tmp_path / "run") == before
+    assert place.exists()
+
+
+def test_links_and_folders_with_the_names_of_a_run_stay(tmp_path, problem):
+    begin(problem, tmp_path / "run")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "photos")
+    with pytest.raises(InputError, match=r"no run writes \(checkpoints\)"):
+        begin(problem, tmp_path / "run", overwrite=True)
+    (tmp_path / "run" / "checkpoints").unlink()
+    (tmp_path / "run" / "log.txt").unlink()
+    (tmp_path / "run" / "log.txt").mkdir()
+    with pytest.raises(InputError, match=r"no run writes \(log\.txt\)"):
+        begin(problem, tmp_path / "run", overwrite=True)
+
+
+def test_a_folder_that_only_looks_set_aside_stays(tmp_path, problem):
+    (tmp_path / "run" / ".replaced").mkdir(parents=True)
+    (tmp_path / "run" / "log.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds no run"):
+        begin(problem, tmp_path / "run", overwrite=True)
+    assert (tmp_path / "run" / "log.txt").read_text() == "mine"
+
+
+def test_what_a_killed_process_left_does_not_block_a_run(tmp_path, problem):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config-0123abc_.json").write_text("half")
+    begin(problem, tmp_path / "run")
+    (tmp_path / "run" / ".model-0123abc_.safetensors").write_text("half")
+    begin(problem, tmp_path / "run", overwrite=True)
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("input_", ["labels", "features", "truth"])
+def test_an_input_inside_the_run_is_not_replaced(tmp_path, problem, input_):
+    begin(problem, tmp_path / "run")
+    place = tmp_path / "run" / "evaluation.csv"
+    place.write_text("image,present\na.jpg,cat\n")
+    given = {"labels": problem["labels"], "features": problem["features"], input_: place}
+    with pytest.raises(InputError, match=r"evaluation\.csv: is an input, and would be replaced"):
+        train(**given, out=tmp_path / "run", overwrite=True)
     assert place.exists()
 
 
@@ -83,6 +144,40 @@ def test_a_killed_beginning_is_cleared_and_the_old_run_waits(tmp_path, problem):
     assert contents(tmp_path / "run") == {}
     folder.restore()
     assert contents(tmp_path / "run") == before
+
+
+def test_a_kill_at_any_moment_of_setting_aside_loses_nothing(tmp_path, problem, monkeypatch):
+    """A run is set aside and put back file by file: after a kill between any two, the next one has all."""
+    begin(problem, tmp_path / "run")
+    before = contents(tmp_path / "run")
+
+    class Killed(BaseException):
+        pass
+
+    def killed_after(moves, act):
+        left = [moves]
+        whole = type(tmp_path).rename
+
+        def rename(self, target):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return whole(self, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(tmp_path), "rename", rename)
+            with pytest.raises(Killed):
+                act()
+
+    for moves in range(len(before)):
+        killed_after(moves, lambda: RunFolder.create(tmp_path / "run", overwrite=True))
+        RunFolder.create(tmp_path / "run", overwrite=True).restore()
+        assert contents(tmp_path / "run") == before, moves
+    for moves in range(len(before)):
+        RunFolder.create(tmp_path / "run", overwrite=True)
+        killed_after(moves, RunFolder(tmp_path / "run").restore)
+        RunFolder.create(tmp_path / "run", overwrite=True).restore()
+        assert contents(tmp_path / "run") == before, moves
 
 
 def test_through_a_link(tmp_path, problem):
@@ -139,3 +234,43 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, problem, monkeypatch):
     (tmp_path / "two" / "checkpoints").rename(tmp_path / "one" / "checkpoints")
     with pytest.raises(InputError, match="is a checkpoint of another run"):
         resume(tmp_path / "one", problem["labels"], features=problem["features"])
+
+
+@pytest.mark.parametrize(
+    ("names", "use"),
+    [
+        (["model.json"], "predict"),
+        (["model.json", "model.safetensors"], "predict"),
+        (["annotation.json"], "complete"),
+        (["validation.npz"], "report"),
+        (["metrics.jsonl"], "report"),
+        (["images.npz"], "evaluate"),
+    ],
+)
+def test_a_file_of_another_run_is_refused(two_runs, tmp_path, tertium, names, use):
+    shutil.copytree(two_runs, tmp_path / "all")
+    one, two = tmp_path / "all" / "one", tmp_path / "all" / "two"
+    for name in names:
+        shutil.copy(two / name, one / name)
+    data = ["--labels", two_runs / "labels.csv", "--features", two_runs / "x.npy"]
+    words = {
+        "predict": ["predict", one, "--features", data[3], "--out", tmp_path / "p.csv"],
+        "complete": ["complete", one, *data, "--out", tmp_path / "p.csv"],
+        "report": ["report", one, "--out", tmp_path / "p.html"],
+        "evaluate": ["evaluate", one, *data],
+    }[use]
+    code, _, errors = tertium(*words)
+    assert (code, "is of another run" in errors) == (2, True), errors
+    code, _, errors = tertium(*(two if word == one else word for word in words))
+    assert code == 0, errors
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    features = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    np.save(folder / "x.npy", features)
+    write_labels(Labels.from_dense(np.where(features[:, :2] > 0, 1, -1)), folder / "labels.csv")
+    for name, seed in (("one", 1), ("two", 2)):
+        train(folder / "labels.csv", features=folder / "x.npy", out=folder / name, epochs=2, seed=seed)
+    return folder

@@ -1,12 +1,16 @@
 """Files that are written whole or not at all."""
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,9 @@ from tertium.errors import InputError
 
 MARK = "TERTIUM_MARK"  # the variable that says what is in the names of temporary files
 
+_FOLDER = ".tertium-"  # how the name of a temporary folder begins
+_STEM = 50  # letters of a file's name that its temporary file has too
+LOCKS = find_spec("fcntl") is not None  # not on Windows
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -34,13 +41,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
     if path.is_symlink():
         raise InputError(f"{path}: a link that leads to itself")
     try:
-        handle, name = tempfile.mkstemp(
-            dir=path.parent, prefix=temporary_prefix(path.stem[:50]), suffix=path.suffix
-        )
+        _sweep(path)
+        handle, temporary = _made(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
-    os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
         with open(temporary, "rb+") as written:  # on disk before the name points to it
@@ -53,6 +57,121 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise InputError(f"{path}: cannot be written, the disk is full; nothing is left of it") from None
     finally:
         temporary.unlink(missing_ok=True)
+        if LOCKS:
+            os.close(handle)
+
+
+def lock(handle: int, *, wait: bool = False) -> None:
+    """Lock an open file or folder until it is closed or the process ends, however it ends.
+
+    If another process has the lock: wait, or raise `BlockingIOError`.
+    """
+    if LOCKS:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def _made(path: Path) -> tuple[int, Path]:
+    """Make a temporary file beside ``path``, locked as long as this process writes it."""
+    prefix = temporary_prefix(path.stem[:_STEM])
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=path.suffix)
+        with contextlib.suppress(OSError):  # a file system without locks
+            lock(handle, wait=True)
+        if not LOCKS or os.fstat(handle).st_nlink:  # else it was swept away before the lock
+            break
+        os.close(handle)
+    if not LOCKS:
+        os.close(handle)  # Windows renames no open file
+    return handle, Path(name)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that were killed have left of ``path``: nobody holds a lock on it any more."""
+    if not LOCKS:
+        return
+    hidden: list[Path] = []
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        hidden = [Path(entry.path) for entry in entries if entry.name.startswith(".")]
+    for name in hidden:
+        if not is_left_of(name, path):
+            continue
+        with contextlib.suppress(OSError):  # held by its writer, or gone
+            handle = os.open(name, os.O_RDONLY)
+            try:
+                lock(handle)
+                os.unlink(name)
+            finally:
+                os.close(handle)
+
+
+@contextmanager
+def filling(out: Path) -> Iterator[Path]:
+    """Give a folder for results; they go to ``out`` if the block succeeds, and else nothing is left.
+
+    >>> place = Path(tempfile.mkdtemp()) / "new" / "results"
+    >>> with filling(place) as folder:
+    ...     _ = (folder / "answer.txt").write_text("42")
+    >>> (place / "answer.txt").read_text()
+    '42'
+    """
+    near = next(place for place in (out, *out.absolute().parents) if place.exists())  # on the disk of ``out``
+    try:
+        _sweep_folders(near)
+        temporary = tempfile.TemporaryDirectory(dir=near, prefix=_FOLDER)
+    except OSError as error:
+        raise InputError(f"{out}: no folder can be made here ({error.strerror})") from None
+    with temporary as name, locked(name):
+        folder = Path(name)
+        try:
+            yield folder
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise InputError(f"{out}: cannot be written, the disk is full; nothing is left of it") from None
+        try:
+            make_folder(out)
+            # Numbers last: where they are, all pictures are.
+            for made in sorted(folder.iterdir(), key=lambda path: path.suffix != ".png"):
+                made.replace(out / made.name)
+        except OSError as error:
+            raise InputError(f"{out}: cannot be written to ({error.strerror})") from None
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[None]:
+    """Hold a lock on a folder; `BlockingIOError` if another process does."""
+    if not LOCKS:
+        yield
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        lock(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _sweep_folders(near: Path) -> None:
+    """Remove the folders that processes which were killed have left here."""
+    if not LOCKS:
+        return
+    for left in near.glob(f"{_FOLDER}????????"):
+        with contextlib.suppress(OSError), locked(left):  # held by its process, or gone
+            shutil.rmtree(left)
+
+
+def is_left_of(path: Path, target: Path) -> bool:
+    """Return whether a file has the name of a temporary one that `replacing` makes for ``target``.
+
+    >>> is_left_of(Path(".answer-0a_b1c2d.txt"), Path("answer.txt"))
+    True
+    >>> is_left_of(Path(".answer-key.txt"), Path("answer.txt"))
+    False
+    """
+    stem, suffix = re.escape(target.stem[:_STEM]), re.escape(target.suffix)
+    return bool(re.fullmatch(rf"\.{stem}-([0-9a-f]{{16}})?[a-z0-9_]{{8}}{suffix}", path.name))
 
 
 def is_full(error: Exception) -> bool:
@@ -87,7 +206,7 @@ def make_folder(path: str | Path) -> None:
 
 
 def keep_inputs(outputs: Iterable[object], inputs: Iterable[object]) -> None:
-    """Raise `InputError` if an output would replace an input.
+    """Raise `InputError` if an output would replace an input, or another output.
 
     What is not a path (an array, labels in memory, None) does not count.
 
@@ -96,9 +215,23 @@ def keep_inputs(outputs: Iterable[object], inputs: Iterable[object]) -> None:
     tertium.errors.InputError: labels.csv: is an input, and would be replaced; choose another output
     """
     read = {os.path.realpath(each) for each in inputs if isinstance(each, str | Path)}
+    written = set()
     for each in outputs:
-        if isinstance(each, str | Path) and os.path.realpath(each) in read:
+        if not isinstance(each, str | Path):
+            continue
+        place = os.path.realpath(each)
+        if place in read:
             raise InputError(f"{each}: is an input, and would be replaced; choose another output")
+        if place in written:
+            raise InputError(f"{each}: would be written twice; give each output a name of its own")
+        written.add(place)
+
+
+def keep_files(paths: Iterable[Path], *, overwrite: bool) -> None:
+    """Raise `InputError` if a file is there already and may not be replaced."""
+    for path in paths:
+        if not overwrite and path.exists():
+            raise InputError(f"{path}: already exists; choose another --out, or add --overwrite")
 
 
 def write_json(path: str | Path, value: Any) -> None:

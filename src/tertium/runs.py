@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +21,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.errors import InputError, some
-from tertium.files import make_folder, read_sealed, replacing, write_sealed
+from tertium.files import is_left_of, locked, make_folder, read_sealed, replacing, write_sealed
 
+# What is in the folders of checkpoints and of tables; what a killed process left begins with a dot.
+_CHECKPOINT = re.compile(r"\.?\d{6}")
+_STATE = re.compile(
+    r"(checkpoint\.json|training\.safetensors|process-\d+-of-\d+\.safetensors|state\.(json|safetensors)"
+    r"|(table|work)\..*\.\d+-of-\d+\.npy|\.(checkpoint|state|table\..*)-\w*\.(json|safetensors|npy))"
+)
+# How the names of the tables of a report end.
+REPORT = ("", "-classes", "-epochs", "-groups", "-curves", "-calibration", "-missing")
 _VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
+
+
+def report_tables(page: Path) -> list[Path]:
+    """Return where the numbers of a report go, each table beside its page."""
+    return [page.with_name(f"{page.stem}{kind}.csv") for kind in REPORT]
 
 
 @dataclass(frozen=True)
@@ -165,15 +179,30 @@ class RunFolder:
         """An earlier run, until the one that replaces it has begun well."""
         return self.path / ".replaced"
 
+    def made_by_training(self) -> list[Path]:
+        """Return the files that training writes, and that whatever uses the run reads."""
+        named = [self.config_file, self.epochs_file, self.log_file, self.summary_file, self.model_file]
+        return [*named, self.weights_file, self.annotation_file, self.validation_file, self.seen_file]
+
     def _is_own(self, path: Path) -> bool:
         """Return whether training, evaluating, exporting or reporting writes a file of this name here."""
-        trained = [self.config_file, self.epochs_file, self.log_file, self.summary_file, self.model_file]
-        trained += [self.weights_file, self.annotation_file, self.validation_file, self.seen_file]
         used = [self.evaluation_file, self.evaluation_file.with_suffix(".csv"), self.report_file]
-        used += [self.onnx_file, self.timm_file]
-        folders = [self.checkpoints, self.tables, self.replaced]
-        beside = path.name.startswith(self.report_file.stem) and path.suffix == ".csv"  # the report's tables
-        return path in trained + used + folders or beside
+        used += [self.onnx_file, self.timm_file, *report_tables(self.report_file)]
+        every = self.made_by_training() + used
+        return path in every or any(is_left_of(path, each) for each in every)
+
+    def _strange(self) -> Iterator[Path]:
+        """Yield what no run writes: other names, links, and folders where files should be."""
+        for each in sorted(self.path.iterdir()):
+            if each.is_symlink():
+                yield each
+            elif each == self.replaced and each.is_dir():
+                yield from RunFolder(each)._strange()
+            elif each in (self.checkpoints, self.tables) and each.is_dir():
+                parts = (part for part in sorted(each.rglob("*")) if not _STATE.fullmatch(part.name))
+                yield from (part for part in parts if part.is_file() or not _CHECKPOINT.fullmatch(part.name))
+            elif not self._is_own(each) or not each.is_file():
+                yield each
 
     # ---- beginning -----------------------------------------------------------------------------------------
 
@@ -187,41 +216,50 @@ class RunFolder:
             raise InputError(f"{path}: is a file, not a folder")
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path}: is a link to a folder that does not exist")
-        if not path.is_dir() or not any(path.iterdir()):
-            return
         folder = RunFolder(path)
-        if not folder.config_file.is_file() and not folder.replaced.is_dir():
-            raise InputError(f"{path}: the folder is not empty and holds no run; choose another --out")
-        if not overwrite:
+        if not path.is_dir() or all(is_left_of(each, folder.config_file) for each in path.iterdir()):
+            return
+        if not overwrite and (folder.config_file.is_file() or folder.replaced.is_dir()):
             raise InputError(f"{path}: already holds a run; choose another --out, or add --overwrite")
-        if folder.config_file.is_file() and not {"settings", "data"} <= folder.config().keys():
-            raise InputError(f"{folder.config_file}: is not of a run; choose another --out")
+        folder._prove()
         if folder.answers_file.exists():
             raise InputError(
                 f"{path}: holds people's answers ({folder.answers_file.name}); "
                 "move them, or choose another --out"
             )
-        strange = sorted(each.name for each in path.iterdir() if not folder._is_own(each))
+        strange = [str(each.relative_to(path)) for each in folder._strange()]
         if strange:
             raise InputError(
                 f"{path}: also holds what no run writes ({some(strange)}), so it is not overwritten; "
                 "move that, or choose another --out"
             )
 
+    def _prove(self) -> None:
+        """Raise `InputError` unless a file that only a run has is here, or in the run that is set aside."""
+        held = [folder for folder in (self, RunFolder(self.replaced)) if folder.config_file.is_file()]
+        for folder in held:
+            if not {"settings", "data"} <= folder.config().keys():
+                raise InputError(f"{folder.config_file}: is not of a run; choose another --out")
+        if not held:
+            raise InputError(f"{self.path}: the folder is not empty and holds no run; choose another --out")
+
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> RunFolder:
-        """Make a run folder; one that is overwritten is set aside until `settle` or `restore` is called."""
+        """Make a run folder; one that is overwritten is set aside until `settle` or `restore` is called.
+
+        Its settings go last and come back first: where they are, there the rest belongs, whenever the process
+        is killed.
+        """
         path = Path(path)
         cls.check_free(path, overwrite=overwrite)
         make_folder(path)
         folder = cls(path)
-        if folder.replaced.is_dir():  # the run that should have replaced it never began well
+        aside = cls(folder.replaced)
+        if aside.config_file.is_file():  # the run that should have replaced it never began well
             folder._clear()
         elif folder.config_file.is_file():
-            folder.replaced.mkdir()
-            for each in sorted(path.iterdir()):
-                if each != folder.replaced:
-                    each.rename(folder.replaced / each.name)
+            aside.path.mkdir(exist_ok=True)
+            folder._move_to(aside, first=False)
         return folder
 
     def settle(self) -> None:
@@ -230,38 +268,36 @@ class RunFolder:
 
     def restore(self) -> None:
         """Put the run back that this one should have replaced, if there was one."""
-        if self.replaced.is_dir():
+        aside = RunFolder(self.replaced)
+        if aside.config_file.is_file():
             self._clear()
-            for each in sorted(self.replaced.iterdir()):
-                each.rename(self.path / each.name)
-            self.replaced.rmdir()
+            aside._move_to(self, first=True)
+            aside.path.rmdir()
+
+    def _move_to(self, other: RunFolder, *, first: bool) -> None:
+        """Move all but a run that is set aside; the settings ``first``, or last."""
+        moved = [each for each in sorted(self.path.iterdir()) if each != self.replaced]
+        for each in sorted(moved, key=lambda each: (each == self.config_file) != first):
+            each.rename(other.path / each.name)
 
     def _clear(self) -> None:
         """Remove what a run has written, but for the one that it replaces."""
         for each in self.path.iterdir():
-            if each.is_dir() and each != self.replaced and self._is_own(each):
+            if each in (self.checkpoints, self.tables):
                 shutil.rmtree(each)
-            elif not each.is_dir() and self._is_own(each):
+            elif each != self.replaced:
                 each.unlink()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from training here; one that is killed leaves no lock behind."""
         try:
-            import fcntl
-        except ModuleNotFoundError:  # Windows has no such lock
-            yield
-            return
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
+            with locked(self.path):
+                yield
         except BlockingIOError:
             raise InputError(
                 f"{self.path}: another process is training in this folder; wait until it has ended"
             ) from None
-        finally:
-            os.close(handle)
 
     def write_config(self, settings: dict[str, Any], data: RunData) -> None:
         """Write what decides the outcome: the resolved settings, the data, the versions."""
@@ -275,12 +311,14 @@ class RunFolder:
     def append(self, record: dict[str, Any]) -> None:
         """Add one epoch to ``metrics.jsonl``."""
         with open(self.epochs_file, "a", encoding="utf-8") as lines:
-            lines.write(_line(record))
+            lines.write(_line(record | {"run": self.id()}))
 
     def rewrite(self, records: list[dict[str, Any]]) -> None:
         """Set ``metrics.jsonl`` back to these epochs."""
         with replacing(self.epochs_file) as temporary:
-            temporary.write_text("".join(_line(record) for record in records), encoding="utf-8")
+            temporary.write_text(
+                "".join(_line(record | {"run": self.id()}) for record in records), encoding="utf-8"
+            )
 
     def log(self, text: str) -> None:
         """Add a line to ``log.txt``."""
@@ -306,9 +344,18 @@ class RunFolder:
         return read_sealed(self.config_file)
 
     def id(self) -> str | None:
-        """Return what tells this run from others; runs of earlier versions have nothing."""
-        found: str | None = self.config().get("run")
+        """Return what tells this run from others; earlier versions and other folders have nothing."""
+        return self._id
+
+    @cached_property
+    def _id(self) -> str | None:
+        found: str | None = self.config().get("run") if self.config_file.is_file() else None
         return found
+
+    def check_own(self, path: Path, run: str | None) -> None:
+        """Raise `InputError` if a file says that it is of another run; earlier versions say nothing."""
+        if run is not None and self.id() is not None and run != self.id():
+            raise InputError(f"{path}: is of another run")
 
     def data(self) -> RunData:
         """Return what the run was trained on."""
@@ -332,7 +379,10 @@ class RunFolder:
             return []
         # A run that was killed may have left half a line behind the last whole one.
         whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
-        return [_record(line, f"{path}: line {n}") for n, line in enumerate(whole.splitlines(), start=1)]
+        records = [_record(line, f"{path}: line {n}") for n, line in enumerate(whole.splitlines(), start=1)]
+        for record in records:
+            self.check_own(path, record.pop("run", None))
+        return records
 
 
 def _versions() -> dict[str, str]:

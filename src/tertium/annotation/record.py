@@ -55,6 +55,7 @@ class Annotation:
     def load(cls, path: str | Path) -> Annotation:
         """Read a file that `save` or a run wrote."""
         found = read_sealed(path)
+        RunFolder(Path(path).parent).check_own(Path(path), found.get("run"))
         if not isinstance(found.get("classes"), list):
             raise InputError(f'{path}: there is no list "classes" in it')
         classes = tuple(map(str, found["classes"]))
@@ -63,7 +64,8 @@ class Annotation:
     def save(self, path: str | Path) -> None:
         """Write JSON."""
         figures = {name: getattr(self, name).tolist() for name in _FIGURES}
-        write_sealed(path, {"classes": list(self.classes), **figures})
+        run = RunFolder(Path(path).parent).id()
+        write_sealed(path, {"run": run, "classes": list(self.classes), **figures})
 
     def for_classes(self, classes: Sequence[str]) -> Annotation:
         """Return these classes in this order; one that is not known here is an `InputError`."""

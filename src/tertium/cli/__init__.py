@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated, NoReturn
@@ -17,6 +18,7 @@ from tertium.cli.exporting import export
 from tertium.cli.features import features
 from tertium.cli.methods import methods
 from tertium.cli.prior import prior
+from tertium.cli.processes import end_kindly
 from tertium.cli.reviewing import answers, review
 from tertium.cli.screen import Screen
 from tertium.cli.serving import serve
@@ -70,6 +72,7 @@ def tertium(
 
 def main() -> None:
     """Run the command line; what a user did wrong is one sentence and exit code 2."""
+    before = signal.signal(signal.SIGTERM, end_kindly)  # so that what is half-written is removed
     try:
         app(prog_name="tertium")
     except SaidElsewhere:
@@ -82,6 +85,8 @@ def main() -> None:
         if _repeats():
             sys.exit(2)
         _fail(str(error))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(sentence: str) -> NoReturn:

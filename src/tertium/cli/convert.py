@@ -455,7 +455,7 @@ def nuswide(
 
 
 @convert.command("cifar100")
-@writes_files("{stem}.tree.csv")
+@writes_files("{stem}.tree.csv", also=["images"])
 def cifar100(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="The folder with train.bin, or with train and meta.")
@@ -547,7 +547,7 @@ def cole(
 
 
 @convert.command("arff")
-@writes_files("{stem}.tree.csv")
+@writes_files("{stem}.tree.csv", also=["features"])
 def arff(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Dense or sparse ARFF file, also gzipped.")],
     out: Out,

@@ -9,14 +9,14 @@ from pathlib import Path
 from tertium.config import Settings
 from tertium.data.pictures import ArrayPictures
 from tertium.data.scenes import render
-from tertium.errors import InputError
+from tertium.errors import InputError, some
 from tertium.files import make_folder
 from tertium.models.classifier import pretrained
 from tertium.models.features import extract
 from tertium.prediction.files import write_evaluation
 from tertium.progress import Progress
 from tertium.reporting import write_report
-from tertium.runs import RunFolder
+from tertium.runs import RunFolder, report_tables
 from tertium.schemes import parse
 from tertium.training.fit import make_fabric
 from tertium.training.train import train
@@ -71,7 +71,7 @@ def run_demo(
     for scheme, names in _PLAN:
         partial = parse(scheme).apply(truth, seed)
         for name in names:
-            folder = out / f"{scheme.replace(':', '-')}-{name}"
+            folder = out / _name(scheme, name)
             outcome = train(
                 partial,
                 features=features[:training],
@@ -93,9 +93,20 @@ def run_demo(
 
 
 def _clear(out: Path) -> None:
-    """Make room for the demo; only an earlier demo is removed."""
-    if out.is_dir() and any(out.iterdir()):
-        if not (out / "report.html").is_file():
-            raise InputError(f"{out}: the folder is not empty and holds no demo; choose another --out")
-        shutil.rmtree(out)
+    """Make room for the demo; only an earlier demo is removed, and only if nothing else is there."""
     make_folder(out)
+    page = out / "report.html"
+    runs = [out / _name(scheme, method) for scheme, names in _PLAN for method in names]
+    if any(out.iterdir()) and not any(RunFolder(run).config_file.is_file() for run in runs):
+        raise InputError(f"{out}: the folder is not empty and holds no demo; choose another --out")
+    strange = sorted(each.name for each in out.iterdir() if each not in (page, *report_tables(page), *runs))
+    if strange:
+        raise InputError(f"{out}: also holds what no demo writes ({some(strange)}); choose another --out")
+    for run in runs:
+        RunFolder.check_free(run, overwrite=True)
+    for each in sorted(out.iterdir()):
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+def _name(scheme: str, method: str) -> str:
+    return f"{scheme.replace(':', '-')}-{method}"

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import RunArgument, console, say, watching
+from tertium.cli.shared import OverwriteFlag, RunArgument, console, say, watching
 from tertium.errors import InputError
+from tertium.files import filling, keep_files, keep_inputs
 
 if TYPE_CHECKING:
     from tertium.labels.formats.coco import Boxes
     from tertium.prediction.trained import Trained
     from tertium.progress import Progress
 
+ExplainedFolder = Annotated[
+    Path | None, typer.Option("--out", help="Folder to write to (default: RUN/explained).")
+]
 _TOP = 5
 _LINES, _SHOWN = 100, 20  # lines and classes in a table; the files have all of them
 
@@ -27,7 +31,8 @@ def explain(
     top: Annotated[
         int | None, typer.Option(min=1, help=f"Show the most probable N of each image (default: {_TOP}).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to (default: RUN/explained).")] = None,
+    out: ExplainedFolder = None,
+    overwrite: OverwriteFlag = False,
 ) -> None:
     """Show where in an image the evidence for a class is.
 
@@ -43,7 +48,8 @@ def explain(
     """
     from tertium.runs import RunFolder
 
-    _explain(run, files, classes, top, out or RunFolder(run).explained)
+    # In the run's own folder, its own pictures are replaced.
+    _explain(run, files, classes, top, out or RunFolder(run).explained, overwrite or out is None)
 
 
 def pointing(
@@ -55,7 +61,8 @@ def pointing(
     tolerance: Annotated[
         float | None, typer.Option(min=0, help="How far from a box still is a hit, in pixels (default: 15).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to (default: RUN/explained).")] = None,
+    out: ExplainedFolder = None,
+    overwrite: OverwriteFlag = False,
 ) -> None:
     """Test by boxes whether a model looks at the right places.
 
@@ -68,10 +75,16 @@ def pointing(
     """
     from tertium.runs import RunFolder
 
-    _point(run, boxes, images, tolerance, out or RunFolder(run).explained)
+    place = out or RunFolder(run).explained
+    written = [place / "pointing.json", place / "pointing.csv"]
+    keep_inputs(written, [boxes])
+    keep_files(written, overwrite=overwrite or out is None)
+    _point(run, boxes, images, tolerance, place)
 
 
-def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | None, out: Path) -> None:
+def _explain(
+    run: Path, files: Sequence[Path], classes: str | None, top: int | None, out: Path, overwrite: bool
+) -> None:
     from tertium.cli.terminal import counted, table
     from tertium.prediction.explaining import explain_files
 
@@ -85,7 +98,9 @@ def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | N
         if not chosen:
             raise InputError("--classes names no class")
     with watching() as progress:
-        rows = explain_files(trained, files, out, classes=chosen, top=top or _TOP, progress=progress)
+        rows = explain_files(
+            trained, files, out, classes=chosen, top=top or _TOP, overwrite=overwrite, progress=progress
+        )
     cells = [
         [row.image, row.label, f"{row.probability:.3f}", f"{row.x:.0f}, {row.y:.0f}"] for row in rows[:_LINES]
     ]
@@ -96,7 +111,6 @@ def _explain(run: Path, files: Sequence[Path], classes: str | None, top: int | N
 
 def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: Path) -> None:
     from tertium.cli.terminal import counted, percent, table
-    from tertium.prediction.explaining import filling
     from tertium.prediction.pointing import TOLERANCE, pointing_game
 
     trained = _load(run)

@@ -28,6 +28,9 @@ def features(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Threads beside the first (default: one for each spare core).")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that this command has not written.")
+    ] = False,
 ) -> None:
     """Compute the features of images by a frozen network, once: training on features takes seconds.
 
@@ -50,9 +53,10 @@ def features(
     from tertium.data.pictures import folder_pictures
     from tertium.labels.opening import open_labels
     from tertium.models.classifier import pretrained
-    from tertium.models.features import Extractor
+    from tertium.models.features import Extractor, check_path
     from tertium.training.fit import make_fabric
 
+    check_path(out, overwrite=overwrite)
     given = {"backbone": backbone, "weights": weights, "image_size": image_size, "workers": workers}
     settings = settings_from({key: value for key, value in given.items() if value is not None})
     names = names_of(images, None) if labels is None else open_labels(labels).images.to_pylist()

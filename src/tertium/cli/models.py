@@ -31,6 +31,7 @@ from tertium.cli.shared import (
     writes_files,
 )
 from tertium.errors import InputError, Stopped, some
+from tertium.files import keep_inputs
 
 if TYPE_CHECKING:
     from tertium.metrics.evaluation import Evaluation
@@ -92,8 +93,11 @@ def train(
     """
     from tertium.cli.terminal import show_summary
     from tertium.processes import rank
+    from tertium.runs import RunFolder
 
     place = resume or out or Path()
+    if config is not None and out is not None:
+        keep_inputs(RunFolder(out).made_by_training(), [config])
     try:
         if resume is not None:
             beside = labels, out, images, features, method, config, classes, truth, settings

@@ -44,7 +44,7 @@ def started(devices: int, model: Path, beside: Path) -> bool:
         raise InputError(f"{model}: an exported model runs in one process, on all cores; leave out --devices")
     mark, children = secrets.token_hex(8), list[subprocess.Popen[bytes]]()
     watched, held = os.pipe()  # it is closed when this process ends, whatever ends it
-    before = signal.signal(signal.SIGTERM, _exit)
+    before = signal.signal(signal.SIGTERM, end_kindly)
     try:
         for variables in _environments(devices, mark, watched):
             children.append(subprocess.Popen(_command(), env=variables, pass_fds=[watched]))
@@ -62,7 +62,7 @@ def started(devices: int, model: Path, beside: Path) -> bool:
     return True
 
 
-def _exit(number: int, _: Any) -> None:
+def end_kindly(number: int, _: Any) -> None:
     """End by an exception, so that others are ended and files half-written are removed; but only once."""
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
@@ -135,7 +135,7 @@ def together(model: Path) -> Iterator[None]:
 
     from tertium.distributed import lost
 
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, end_kindly)
     if _WATCHED in os.environ:
         threading.Thread(target=_end_with, args=[int(os.environ[_WATCHED])], daemon=True).start()
     # They only wait for each other, on GPUs too; the one that has most to do may take long.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import inspect
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 
 from tertium.cli.screen import Screen
 from tertium.errors import InputError, some
-from tertium.files import keep_inputs
+from tertium.files import keep_files, keep_inputs
 
 if TYPE_CHECKING:
     from tertium.cli.terminal import Bar, Lines
@@ -161,21 +162,24 @@ def reads_labels(command: Callable[..., None]) -> Callable[..., None]:
     return _with_options(command, {name: (kind, None) for name, kind in options.items()}, prepare)
 
 
-def writes_files(*beside: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def writes_files(
+    *beside: str, also: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add --overwrite to a command: without it no file is replaced, and with it none that is read.
 
-    ``beside`` are the names of files that are written beside --out, such as "{stem}.csv".
+    ``beside`` are the names of files that are written beside --out, such as "{stem}.csv". ``also`` are
+    options that name an output of this command, though elsewhere an input.
     """
+    options = (*_OUTPUTS, *also)
 
     def prepare(given: dict[str, Any]) -> None:
         overwrite = given.pop("overwrite")
-        outputs = [given[name] for name in _OUTPUTS if given.get(name) is not None]
+        outputs = [given[name] for name in options if given.get(name) is not None]
         if given.get("out") is not None:
             outputs += [given["out"].with_name(name.format(stem=given["out"].stem)) for name in beside]
-        keep_inputs(outputs, (each for name in given.keys() - {*_OUTPUTS} for each in _paths(given[name])))
-        for path in outputs:
-            if path.exists() and not overwrite:
-                raise InputError(f"{path}: already exists; choose another --out, or add --overwrite")
+        read = [each for name in given.keys() - {*options} for each in _paths(given[name])]
+        keep_inputs(outputs, [*read, *(file for each in read for file in _inside(each, outputs))])
+        keep_files(outputs, overwrite=overwrite)
 
     return lambda command: _with_options(command, {"overwrite": (OverwriteFlag, False)}, prepare)
 
@@ -183,6 +187,20 @@ def writes_files(*beside: str) -> Callable[[Callable[..., None]], Callable[..., 
 def _paths(given: Any) -> list[Any]:
     """Return the paths of an option: of several, of one, or of a label file with how it is read."""
     return [getattr(each, "path", each) for each in (given if isinstance(given, list) else [given])]
+
+
+def _inside(given: Any, outputs: Sequence[Path]) -> list[Path]:
+    """Return what is read of a folder: the files of a run, or those of the outputs that look like images."""
+    if not isinstance(given, Path) or not given.is_dir():
+        return []
+    from tertium.data.pictures import IMAGE_SUFFIXES
+    from tertium.runs import RunFolder
+
+    run = RunFolder(given)
+    if run.config_file.is_file():
+        return run.made_by_training()
+    below = [path for path in outputs if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(given))]
+    return [path for path in below if path.exists() and path.name.lower().endswith(IMAGE_SUFFIXES)]
 
 
 def _with_options(

@@ -21,6 +21,7 @@ from tertium.files import make_folder, read_sealed
 from tertium.progress import Progress
 
 Figures = dict[str, Any]
+CELLS = "cells"  # the folder of what was trained
 _CEILING = Row("bce", "bce"), Column("full")
 
 
@@ -84,7 +85,7 @@ def compare(
     fingerprint = work.fingerprint()
     data = opened(work, fingerprint)
     _check_files(data, columns, progress)
-    place = out / "cells" / fingerprint[:12]
+    place = out / CELLS / fingerprint[:12]
     make_folder(place)
     run = _Run(place, progress, watched=clean or every_epoch)
     with _trainer(work, fingerprint, jobs, progress) as train_all:

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tertium.comparing.running import Comparison, Figures
-from tertium.files import replacing, write_json
+from tertium.comparing.running import CELLS, Comparison, Figures
+from tertium.errors import InputError
+from tertium.files import keep_inputs, replacing, write_json
 from tertium.prediction.files import write_columns
 
 CEILING = "full labels"  # the row of plain BCE on all labels
 ABOUT = "about.json"  # what the comparison was on
+_RESULTS = [f"results{kind}.csv" for kind in ("", "-classes", "-clean", "-epochs")]
+_FILES = (ABOUT, "table.md", "table.svg", "report.html", "search.csv", *_RESULTS)
 _KEYS = (
     "method",
     "scheme",
@@ -158,6 +161,13 @@ def _percent(values: Sequence[float | None]) -> str:
 
 
 # ---- files -------------------------------------------------------------------------------------------------
+
+
+def check_folder(out: Path, inputs: Sequence[object]) -> None:
+    """Raise `InputError` if a comparison cannot be written here: over an input, or among other things."""
+    if out.is_dir() and any(out.iterdir()) and not (out / CELLS).is_dir():
+        raise InputError(f"{out}: the folder is not empty and holds no comparison; choose another --out")
+    keep_inputs([out / name for name in _FILES], inputs)
 
 
 def write_results(out: Path, found: Comparison, schemes: Sequence[str]) -> str:

@@ -68,7 +68,7 @@ def write_feature_names(
 ) -> None:
     """Write beside a feature file which image each row is of, and what the array was made with."""
     rows = {"array": fingerprint(array), "images": list(names)}
-    write_json(_beside(path), {_FORMAT: 1, "model": dict(about), **rows})
+    write_json(names_file(path), {_FORMAT: 1, "model": dict(about), **rows})
 
 
 def fingerprint(array: npt.NDArray[Any]) -> str:
@@ -84,12 +84,22 @@ def spread(count: int) -> npt.NDArray[np.int64]:
     return np.unique(np.linspace(0, max(count - 1, 0), min(count, 1000)).astype(np.int64))
 
 
-def _beside(path: str | Path) -> Path:
+def names_file(path: str | Path) -> Path:
+    """Return where the names of the rows of a feature file are."""
     return Path(f"{path}.json")
 
 
+def is_written_by_us(path: str | Path) -> bool:
+    """Return whether a feature file has the file beside it that `tertium features` writes."""
+    try:
+        about = read_json(names_file(path))
+    except InputError:
+        return False
+    return isinstance(about, dict) and _FORMAT in about
+
+
 def _row_names(path: str | Path, array: npt.NDArray[Any]) -> list[str] | None:
-    beside = _beside(path)
+    beside = names_file(path)
     if not beside.is_file():
         return None
     about = read_json(beside)

@@ -14,6 +14,7 @@ from tertium.data.pictures import ahead
 from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.progress import Progress
+from tertium.runs import RunFolder
 
 Hashes = npt.NDArray[np.uint64]
 _BLOCK = 4096  # rows at a time
@@ -58,7 +59,8 @@ def _row_hashes(features: npt.NDArray[Any]) -> Hashes:
 def save_contents(path: Path, seen: Hashes) -> None:
     """Keep which inputs a run has seen; the archive's checksum tells a changed byte."""
     with replacing(path) as temporary, open(temporary, "wb") as sink:
-        np.savez_compressed(sink, contents=np.unique(seen))
+        run = RunFolder(path.parent).id() or ""
+        np.savez_compressed(sink, contents=np.unique(seen), run=run)
 
 
 def load_contents(path: Path) -> Hashes | None:
@@ -68,6 +70,8 @@ def load_contents(path: Path) -> Hashes | None:
     try:
         with np.load(path, allow_pickle=False) as found:
             kept: Hashes = found["contents"]
-            return kept
+            run = str(found["run"]) or None if "run" in found else None
     except Exception:  # a damaged archive raises many kinds
         raise InputError(f"{path}: was changed after it was written, or is damaged") from None
+    RunFolder(path.parent).check_own(path, run)
+    return kept

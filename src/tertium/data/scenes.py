@@ -23,7 +23,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from tertium.errors import InputError
-from tertium.files import make_folder, replacing
+from tertium.files import filling, replacing
 from tertium.labels import Labels
 from tertium.labels.formats.coco import Boxes
 from tertium.labels.names import SEPARATOR
@@ -58,14 +58,16 @@ class Scenes:
 
     def save(self, folder: str | Path) -> None:
         """Write every image as PNG, ``boxes.json`` in COCO's form, and ``labels.csv``: image,present."""
-        folder = Path(folder)
-        make_folder(folder)
+        with filling(Path(folder)) as whole:
+            self._write(whole)
+
+    def _write(self, folder: Path) -> None:
         names = self.labels.images.to_pylist()
         for name, pixels in zip(names, self.images, strict=True):
             Image.fromarray(pixels).save(folder / name, compress_level=1)
         with replacing(folder / "boxes.json") as temporary:
             temporary.write_text(json.dumps(_instances(self.boxes)) + "\n", encoding="utf-8")
-        lines = ["image,present"]  # last: with it, the folder is complete
+        lines = ["image,present"]
         for name, row in zip(names, self.labels.dense() > 0, strict=True):
             lines.append(f"{name},{SEPARATOR.join(CLASSES[number] for number in np.flatnonzero(row))}")
         with replacing(folder / "labels.csv") as temporary:

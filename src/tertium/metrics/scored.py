@@ -83,21 +83,27 @@ class Scored:
 
     def save(self, folder: str | Path) -> None:
         """Write ``validation.npz`` into a run folder; its checksums tell a changed byte."""
-        with replacing(RunFolder(Path(folder)).validation_file) as temporary, open(temporary, "wb") as sink:
-            np.savez_compressed(sink, **{field.name: getattr(self, field.name) for field in fields(self)})
+        run = RunFolder(Path(folder))
+        with replacing(run.validation_file) as temporary, open(temporary, "wb") as sink:
+            values = {field.name: getattr(self, field.name) for field in fields(self)}
+            np.savez_compressed(sink, run=run.id() or "", **values)
 
     @classmethod
     def of_run(cls, folder: str | Path) -> Scored | None:
         """Read what a run has kept; None if it had no validation images, or was made by an earlier
         version."""
-        path = RunFolder(Path(folder)).validation_file
+        run = RunFolder(Path(folder))
+        path = run.validation_file
         if not path.is_file():
             return None
         try:
             with np.load(path, allow_pickle=False) as found:
-                return cls(**{field.name: found[field.name] for field in fields(cls)})
+                own = str(found["run"]) or None if "run" in found else None
+                kept = cls(**{field.name: found[field.name] for field in fields(cls)})
         except _DAMAGED:
             raise InputError(f"{path}: was changed after it was written, or is damaged") from None
+        run.check_own(path, own)
+        return kept
 
     # ---- judging -----------------------------------------------------------------------------------------
 

@@ -317,6 +317,7 @@ def save_model(
     write_sealed(
         run.model_file,
         {
+            "run": run.id(),
             "weights": checksum(run.weights_file),
             "backbone": None if model.backbone is None else model.backbone.name,
             "image_size": None if model.backbone is None else size,
@@ -331,8 +332,9 @@ def save_model(
 
 def load_model(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     """Read what `save_model` wrote; return the model in evaluation mode and its description."""
-    about = read_sealed(RunFolder(folder).model_file)
-    weights = RunFolder(folder).weights_file
+    run = RunFolder(folder)
+    about, weights = read_sealed(run.model_file), run.weights_file
+    run.check_own(run.model_file, about.get("run"))
     if weights.is_file() and about.get("weights", "") not in ("", checksum(weights)):
         raise InputError(f"{weights}: was changed after it was written, or is damaged")
     try:

@@ -10,7 +10,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain, islice
@@ -22,11 +22,11 @@ import numpy.typing as npt
 import torch
 
 from tertium.data.decoding import PIXELS
-from tertium.data.feature_files import write_feature_names
+from tertium.data.feature_files import is_written_by_us, names_file, write_feature_names
 from tertium.data.inputs import BATCH
 from tertium.data.pictures import FolderPictures, Pictures, ahead, resized
 from tertium.errors import InputError
-from tertium.files import replacing, reserve, write_json
+from tertium.files import keep_files, make_folder, replacing, reserve, write_json
 from tertium.models.classifier import Backbone
 from tertium.models.onnx_files import convert
 from tertium.models.onnx_session import session
@@ -113,10 +113,7 @@ class Extractor:
         Damaged images have no row: the sentences that name them are returned, and written beside it too.
         """
         out = Path(out)
-        if out.suffix != ".npy":
-            raise InputError(f"{out}: features go to a file that ends with .npy")
-        if not out.parent.is_dir():
-            raise InputError(f"{out}: the folder {out.parent} does not exist")
+        check_path(out, overwrite=True)
         broken: dict[int, str] = {}
         with self._filled(pictures, broken, out.with_name(f"{out.name}.partial")) as (store, keys):
             rows = np.setdiff1d(np.arange(len(keys)), list(broken))
@@ -133,7 +130,7 @@ class Extractor:
                 # First the names: of another array they are refused, but an array without names would be
                 # taken in the order of the labels.
                 write_feature_names(out, array, [pictures.names[row] for row in rows], self.about)
-        _list_broken(out.with_name(f"{out.name}.broken.txt"), list(broken.values()))
+        _list_broken(_broken_file(out), list(broken.values()))
         return list(broken.values())
 
     @cached_property
@@ -256,6 +253,20 @@ def _size(path: Path) -> int:
         return path.stat().st_size if path.is_file() else 0
     except FileNotFoundError:  # a temporary file of another process, gone meanwhile
         return 0
+
+
+def check_path(out: Path, *, overwrite: bool) -> None:
+    """Raise `InputError` if features cannot be written here; an earlier file of ours is continued."""
+    if out.suffix != ".npy":
+        raise InputError(f"{out}: features go to a file that ends with .npy")
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: the folder {out.parent} does not exist")
+    if not is_written_by_us(out):
+        keep_files([out, names_file(out), _broken_file(out)], overwrite=overwrite)
+
+
+def _broken_file(out: Path) -> Path:
+    return out.with_name(f"{out.name}.broken.txt")
 
 
 def _list_broken(path: Path, broken: list[str]) -> None:
@@ -420,6 +431,8 @@ def _folder(about: dict[str, Any], spare: Path | None, progress: Progress) -> It
         with tempfile.TemporaryDirectory(prefix="tertium-") as passing:
             yield Path(passing)
         return
-    (spare / name).mkdir(parents=True, exist_ok=True)
+    make_folder(spare / name)
     yield spare / name
-    shutil.rmtree(spare)
+    shutil.rmtree(spare / name)
+    with suppress(OSError):  # something else is in it
+        spare.rmdir()

@@ -25,10 +25,12 @@ class Described:
     @classmethod
     def of_run(cls, folder: str | Path) -> Described:
         """Read ``model.json`` of a run."""
-        described = RunFolder(Path(folder)).model_file
+        run = RunFolder(Path(folder))
+        described = run.model_file
         if not described.is_file():
             raise InputError(f"{folder}: no trained model in it (there is no {described.name})")
         about = read_sealed(described)
+        run.check_own(described, about.get("run"))
         try:
             return cls(tuple(about["classes"]), int(about["width"]), about["backbone"] is not None)
         except (KeyError, TypeError, ValueError) as error:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -22,12 +21,13 @@ from torch.nn import functional
 from tertium.data.decoding import Size, open_measured, plain
 from tertium.data.pictures import resized
 from tertium.errors import InputError, did_you_mean
-from tertium.files import make_folder, replacing
+from tertium.files import filling, keep_files, replacing
 from tertium.models.classifier import Classifier
 from tertium.prediction.trained import Trained
 from tertium.progress import Progress
 
 _BATCH = 16
+_TABLE = "explained.csv"
 # From cold to hot: colours that get lighter, so that they can be told apart without seeing hues.
 _HEAT = np.array([[70, 0, 110], [200, 30, 80], [245, 100, 25], [252, 190, 40], [255, 245, 130]])
 _PANEL, _GAP, _ACROSS = 240, 12, 6  # pixels of a panel and between panels; panels in a row
@@ -197,9 +197,13 @@ def explain_files(
     *,
     classes: Sequence[str] | None = None,
     top: int = 5,
+    overwrite: bool = True,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Write a picture for each image file, and ``explained.csv`` with the numbers, to a folder."""
+    """Write a picture for each image file, and ``explained.csv`` with the numbers, to a folder.
+
+    Without ``overwrite`` none of these may be there.
+    """
     progress = progress or Progress()
     check_places(trained.model)
     chosen = None if classes is None else _columns(trained, classes)
@@ -207,6 +211,7 @@ def explain_files(
         if path.is_dir():
             raise InputError(f"{path}: is a folder; name image files, such as {path}/*.jpg")
     targets = _targets(paths, out)
+    keep_files([out / name for name in (*targets.values(), _TABLE)], overwrite=overwrite)
     rows: list[Row] = []
     with filling(out) as folder:
         progress.start("explaining", len(paths), "images")
@@ -216,41 +221,13 @@ def explain_files(
             explained = _explained(trained, [each.squashed for each in seen], chosen, top)
             for path, image, found in zip(some, seen, explained, strict=True):
                 names = [trained.classes[column] for column in found.columns]
-                with replacing(folder / targets[path]) as temporary:
-                    _picture(image, path.name, names, found).save(temporary)
+                _picture(image, path.name, names, found).save(folder / targets[path])
                 places = (found.peaks * image.size).tolist()
                 numbers = zip(names, found.probabilities.tolist(), places, strict=True)
                 rows += [Row(str(path), name, value, x, y) for name, value, (x, y) in numbers]
                 progress.advance()
-        _write_rows(folder / "explained.csv", rows)
+        _write_rows(folder / _TABLE, rows)
     return rows
-
-
-@contextmanager
-def filling(out: Path) -> Iterator[Path]:
-    """Give a folder for results; they go to ``out`` if the block succeeds, and else nothing is left.
-
-    >>> place = Path(tempfile.mkdtemp()) / "new" / "results"
-    >>> with filling(place) as folder:
-    ...     _ = (folder / "answer.txt").write_text("42")
-    >>> (place / "answer.txt").read_text()
-    '42'
-    """
-    near = next(place for place in (out, *out.parents) if place.exists())  # on the disk of ``out``
-    try:
-        temporary = tempfile.TemporaryDirectory(dir=near, prefix=".tertium-")
-    except OSError as error:
-        raise InputError(f"{out}: no folder can be made here ({error.strerror})") from None
-    with temporary as name:
-        folder = Path(name)
-        yield folder
-        try:
-            make_folder(out)
-            # Numbers last: where they are, all pictures are.
-            for made in sorted(folder.iterdir(), key=lambda path: path.suffix != ".png"):
-                made.replace(out / made.name)
-        except OSError as error:
-            raise InputError(f"{out}: cannot be written to ({error.strerror})") from None
 
 
 def _targets(paths: Sequence[Path], out: Path) -> dict[Path, str]:
@@ -262,9 +239,9 @@ def _targets(paths: Sequence[Path], out: Path) -> dict[Path, str]:
         name = next(name for mark in marks if (name := f"{path.stem}{mark}.png") not in taken)
         taken.add(name)
         found[path] = name
-    sources = {path.resolve() for path in paths}
+    sources = {os.path.realpath(path) for path in paths}
     for name in found.values():
-        if (out / name).resolve() in sources:
+        if os.path.realpath(out / name) in sources:
             raise InputError(f"{out / name}: the picture would replace the image; choose another --out")
     return found
 

@@ -6,6 +6,7 @@ A file is kept only if it reproduces the numbers of its model.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -196,7 +197,7 @@ def _check_path(run: Path, path: Path, suffix: str) -> None:
         raise InputError(f"{path}: the name must end in {suffix}")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
-    if path.resolve() == RunFolder(run).weights_file.resolve():
+    if os.path.realpath(path) == os.path.realpath(RunFolder(run).weights_file):
         raise InputError(f"{path}: is the run's own model; choose another --out")
 
 

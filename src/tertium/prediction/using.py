@@ -186,7 +186,8 @@ def evaluate(
     """
     place = None if out is None else Path(out)
     if place is not None:
-        keep_inputs([place, place.with_suffix(".csv")], [model, features, place_of(labels)])
+        files = RunFolder(Path(model)).made_by_training() if isinstance(model, str | Path) else []
+        keep_inputs([place, place.with_suffix(".csv")], [model, features, place_of(labels), *files])
 
     def prepare() -> tuple[Trained | Exported, Labels, Inputs]:
         known = _known(model)

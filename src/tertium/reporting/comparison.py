@@ -17,6 +17,7 @@ from tertium.comparing import (
     Comparison,
     Entry,
     Work,
+    check_folder,
     columns_from,
     mean_over,
     rows_from,
@@ -26,6 +27,7 @@ from tertium.comparing import (
 from tertium.comparing import compare as run_cells
 from tertium.config import SCHEMES
 from tertium.files import make_folder, read_json, replacing
+from tertium.labels.opening import place_of
 from tertium.labels.readers import LabelFile, Unlisted
 from tertium.progress import Progress
 from tertium.reporting.page import template, write_together
@@ -78,6 +80,7 @@ def compare(
     columns = columns_from(schemes, [Path(file) for file in partial])
     tests = None if test_features is None else str(test_features)
     rows = rows_from(methods)
+    check_folder(out, [place_of(labels), features, test_features, *partial])
     make_folder(out)
     found = run_cells(
         Work(

@@ -22,11 +22,10 @@ from tertium.reporting import tables
 from tertium.reporting.figures import charts
 from tertium.reporting.looking import Given, Missing, find_missing, judge
 from tertium.reporting.runs import NO_SCHEME, Run, grouped, read_runs, some
-from tertium.runs import RunFolder
+from tertium.runs import REPORT, RunFolder, report_tables
 
 _MISSING = "–"
 _CLASSES, _ENDS = 40, 15  # classes up to which all are on the page; else so many from each end
-_KINDS = ("", "-classes", "-epochs", "-groups", "-curves", "-calibration", "-missing")
 
 
 def write_report(
@@ -52,7 +51,8 @@ def write_report(
     shown = read_runs(runs, tested)
     missing = None if given is None else find_missing(runs[0], given, progress)
     rows = _rows(shown, missing)
-    files = {kind: _beside(path, kind).name for kind in _KINDS if rows[kind]}
+    beside = dict(zip(REPORT, report_tables(path), strict=True))
+    files = {kind: file.name for kind, file in beside.items() if rows[kind]}
     page = template("report.html").render(
         title=title,
         command=command,
@@ -77,9 +77,9 @@ def write_report(
     write_together(
         {path: page} | {path.with_name(files[kind]): tables.csv_text(rows[kind]) for kind in files}
     )
-    for kind in _KINDS:
+    for kind, file in beside.items():
         if kind not in files:
-            _beside(path, kind).unlink(missing_ok=True)  # of an earlier page, about other runs
+            file.unlink(missing_ok=True)  # of an earlier page, about other runs
     return path
 
 
@@ -104,7 +104,7 @@ def report(
     if labels is None and (images, features, split) != (None, None, None):
         raise InputError("images, features and split belong to a label file: give labels")
     page = Path(out)
-    keep_inputs([page, *(_beside(page, kind) for kind in _KINDS)], [features, place_of(labels)])
+    keep_inputs([page, *report_tables(page)], [features, place_of(labels)])
     folders = [RunFolder.open(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     given = None
     if labels is not None:
@@ -120,14 +120,9 @@ def check_page(path: Path) -> None:
         raise InputError(f'{path}: the report is a web page, call it "{path.stem}.html"')
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist")
-    for kind in _KINDS:
-        file = _beside(path, kind)
+    for file in report_tables(path):
         if file.exists() and not _is_ours(file):
             raise InputError(f"{file}: is not of a report and would be overwritten; choose another --out")
-
-
-def _beside(path: Path, kind: str) -> Path:
-    return path.with_name(f"{path.stem}{kind}.csv")
 
 
 def _is_ours(file: Path) -> bool:
@@ -194,7 +189,7 @@ def _rows(runs: Sequence[Run], missing: Missing | None) -> dict[str, list[tables
         tables.calibration_rows,
     )
     found = [[row for run in runs for row in make(run)] for make in makers]
-    return dict(zip(_KINDS, [*found, missing.rows if missing else []], strict=True))
+    return dict(zip(REPORT, [*found, missing.rows if missing else []], strict=True))
 
 
 def grouped_rows(rows: Sequence[tables.Row], key: str) -> dict[str, list[tables.Row]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tertium.annotation.frequencies import Frequencies
 from tertium.data.inputs import Features, Images
+from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
 from tertium.labels import Labels
 from tertium.labels.opening import Source, place_of
@@ -65,6 +66,8 @@ def prior(
     keep_inputs([out, plot], [features, place_of(labels)])
     if out is not None:
         check_path(out)
+    if plot is not None and Path(plot).suffix != ".svg":
+        raise InputError(f"{plot}: the drawing is written as .svg")
     found = Prior(
         *class_frequencies(
             labels,

@@ -6,6 +6,7 @@ Torch takes seconds to load, so it is imported only once labels, inputs and sett
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,6 +83,7 @@ def train(
     settings = _checked(method, values)
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
+        _keep_inside(Path(out), [place_of(labels), images, features, truth, settings.weights])
     full = _truth(truth)
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
     if progress is not None and isinstance(images, str | Path):
@@ -191,6 +193,16 @@ def class_frequencies(
         rate = session.predictions(Ignore()).mean(axis=0, dtype=np.float64)
         present, absent = propensities(training.labels, rate)
         return training.labels, Frequencies(rate, rate, rate, present, absent, 0.0)
+
+
+def _keep_inside(out: Path, inputs: Sequence[object]) -> None:
+    """Raise `InputError` if an input is in the folder whose run is replaced."""
+    place = os.path.realpath(out)
+    for each in inputs:
+        if not isinstance(each, str | Path) or not Path(each).exists():
+            continue
+        if Path(os.path.realpath(each)).is_relative_to(place):
+            raise InputError(f"{each}: is an input, and would be replaced; choose another --out")
 
 
 def _truth(given: Labels | str | Path | None) -> Labels | None:
