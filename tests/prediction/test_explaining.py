@@ -218,17 +218,17 @@ def test_an_image_that_cannot_be_read_leaves_nothing(tertium, run, tmp_path, rng
     (there / "x.png").write_bytes(b"of an earlier time")
     for out in (tmp_path / "new" / "maps", there):
         broken = tmp_path / "broken.jpg"
-        assert tertium("explain", run, tmp_path / "x.png", broken, "--out", out)[0] == 2
-        assert tertium("pointing", run, broken, "--images", tmp_path, "--out", out)[0] == 2
+        assert tertium("explain", run, tmp_path / "x.png", broken, "--out", out, "--overwrite")[0] == 2
+        assert tertium("pointing", run, broken, "--images", tmp_path, "--out", out, "--overwrite")[0] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.jpg", "there", "x.png"]
     assert [(path.name, path.read_bytes()) for path in there.iterdir()] == [("x.png", b"of an earlier time")]
-    code, *_ = tertium("explain", run, tmp_path / "x.png", "--out", there)
+    code, *_ = tertium("explain", run, tmp_path / "x.png", "--out", there, "--overwrite")
     assert code == 0
     assert sorted(path.name for path in there.iterdir()) == ["explained.csv", "x.png"]
     assert Image.open(there / "x.png").size[0] > 90
     (there / "explained.csv").unlink()
     (there / "explained.csv").mkdir()
-    code, _, errors = tertium("explain", run, tmp_path / "x.png", "--out", there)
+    code, _, errors = tertium("explain", run, tmp_path / "x.png", "--out", there, "--overwrite")
     assert code == 2
     assert "cannot be written to" in " ".join(errors.split())
 
