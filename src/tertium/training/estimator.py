@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,8 +20,9 @@ class MultiLabelClassifier:
     """Fit a linear classifier on features whose labels may be mostly unknown.
 
     It follows scikit-learn's conventions (``fit``, ``predict_proba``, ``get_params``, attributes that end in
-    an underscore), so that ``clone``, ``Pipeline`` and searches work with it. ``Y`` [N, C] is an array, a
-    data frame, a SciPy sparse matrix, or `Labels`:
+    an underscore), so that ``clone``, ``Pipeline`` and searches work with it. ``X`` [N, D] is an array or a
+    data frame, whose columns must then have the same names again. ``y`` [N, C] is an array, a data frame, a
+    SciPy sparse matrix, or `Labels`:
 
     - 0 and 1, or False and True: all labels are known, as everywhere in scikit-learn;
     - −1 and 1: likewise, with −1 for absent;
@@ -28,7 +30,7 @@ class MultiLabelClassifier:
     - −1, 0 and 1 with ``unknown=0``: 0 (or, in a sparse matrix, nothing) is unknown. Without ``unknown`` such
       an array is refused, because 0 could mean either.
 
-    What was understood is in ``understood_`` after fitting.
+    What was understood is in ``understood_`` after fitting, and the fitted classifier shows it.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(300, 6))
@@ -36,6 +38,8 @@ class MultiLabelClassifier:
     >>> model = MultiLabelClassifier(method="ignore", unknown=0, epochs=20, lr=0.01).fit(X, Y)
     >>> model.predict_proba(X).shape
     (300, 2)
+    >>> model.understood_
+    '1 is present, -1 is absent, 0 is unknown'
     """
 
     def __init__(
@@ -73,39 +77,71 @@ class MultiLabelClassifier:
             setattr(self, name, value)
         return self
 
-    def fit(self, X: npt.ArrayLike, Y: Any) -> MultiLabelClassifier:
+    def fit(self, X: Any, y: Any) -> MultiLabelClassifier:
         """Train on features [N, D] and labels [N, C]."""
-        features = _features(X)
-        labels, self.understood_ = read_targets(Y, self.unknown)
+        features, names = _features(X)
+        if y is None:
+            raise InputError("fit requires y to be passed, but the target y is None")
+        labels, understood = read_targets(y, self.unknown)
+        if len(features) != len(labels):
+            raise InputError(f"X has {len(features):,} rows, but y has {len(labels):,}")
+        if len(features) < 2:
+            raise InputError("one sample is not enough to train on (n_samples=1)")
         settings = {
             name: getattr(self, name) for name in _settings(type(self)) if name not in ("method", "unknown")
         }
         settings["parameters"] = dict(self.parameters or {})
         outcome = train(labels, features=features, method=self.method, **settings)
+        self.understood_ = understood
         self.trained_ = outcome.trained
-        self.summary_ = outcome.summary
+        self.summary_ = {**outcome.summary, "understood": understood}
         self.classes_ = np.array(labels.classes, dtype=object)
         self.n_features_in_ = features.shape[1]
+        if names is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_  # of an earlier fit
         return self
 
-    def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
         """Return the probability [N, C] that each class is present."""
-        return self._trained().predict_proba(features=_features(X))
+        return self._trained().predict_proba(features=self._checked(X))
 
-    def predict(self, X: npt.ArrayLike) -> npt.NDArray[np.int8]:
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """Return 1 where a class is called present by its validation threshold, else 0."""
         called: npt.NDArray[np.bool_] = self.predict_proba(X) >= self._trained().thresholds
-        return called.astype(np.int8)
+        return called.astype(np.int64)
 
-    def score(self, X: npt.ArrayLike, Y: Any) -> float:
+    def score(self, X: Any, y: Any) -> float:
         """Return the mAP over known labels."""
-        labels, _ = read_targets(Y, self.unknown)
-        return self._trained().evaluate(labels, features=_features(X)).map_c
+        labels, _ = read_targets(y, self.unknown)
+        return self._trained().evaluate(labels, features=self._checked(X)).map_c
+
+    def _checked(self, X: Any) -> npt.NDArray[Any]:
+        """Return features that fit those of training."""
+        self._trained()
+        features, names = _features(X)
+        known = getattr(self, "feature_names_in_", None)
+        if known is not None and names is not None and list(names) != list(known):
+            strange = next((name for name in names if name not in set(known)), "their order")
+            raise InputError(
+                f"The feature names should match those that were passed during fit, but differ: {strange}"
+            )
+        if features.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {features.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        return features
 
     def _trained(self) -> Trained:
         if not hasattr(self, "trained_"):
-            raise InputError("the classifier is not fitted yet: call fit(X, Y) first")
+            raise _not_fitted("the classifier is not fitted yet: call fit(X, y) first")
         return self.trained_
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Tell scikit-learn, which alone calls this, whether it is fitted."""
+        return hasattr(self, "trained_")
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn, which alone calls this, what kind of estimator it is."""
@@ -125,10 +161,11 @@ class MultiLabelClassifier:
             for name, value in self.get_params().items()
             if value != defaults[name].default
         ]
-        return f"{type(self).__name__}({', '.join(changed)})"
+        understood = f", fitted: {self.understood_}" if hasattr(self, "understood_") else ""
+        return f"{type(self).__name__}({', '.join(changed)}){understood}"
 
 
-def read_targets(Y: Any, unknown: Literal[0] | None = None) -> tuple[Labels, str]:
+def read_targets(y: Any, unknown: Literal[0] | None = None) -> tuple[Labels, str]:
     """Return `Labels` from targets as scikit-learn's users have them, and how they were understood.
 
     >>> read_targets([[1, 0], [0, 1]])[1]
@@ -138,33 +175,38 @@ def read_targets(Y: Any, unknown: Literal[0] | None = None) -> tuple[Labels, str
     """
     if unknown not in (None, 0):
         raise InputError(f"unknown can be 0 or None, not {unknown!r}")
-    if isinstance(Y, Labels):
-        return Y, "labels as they are"
-    sparse = hasattr(Y, "tocoo")
-    values = np.asarray(Y.tocoo().data if sparse else Y)
+    if isinstance(y, Labels):
+        return y, "labels as they are"
+    sparse = hasattr(y, "tocoo")
+    values = np.asarray(y.tocoo().data if sparse else y)
+    if values.dtype.kind == "O":
+        values = _numbers(values, "y")  # such as a column of a data frame with None
     if values.dtype.kind not in "biuf":
-        raise InputError(f"Y must hold numbers, not {values.dtype}")
+        raise InputError(f"y must hold numbers, not {values.dtype}")
     found = {float(value) for value in np.unique(values[~np.isnan(values)])} | ({0.0} if sparse else set())
     strange = sorted(found - {-1.0, 0.0, 1.0})
     if strange:
-        raise InputError(f"Y holds {strange[0]:g}; a label is 1, 0, -1 or NaN")
+        kind = "" if strange[0].is_integer() else ", as a continuous target would"
+        raise InputError(f"y holds {strange[0]:g}{kind}; a label is 1, 0, -1 or NaN")
+    if not sparse and values.ndim != 2:
+        raise InputError(f"y must be [rows, classes], a column for each class, not of shape {values.shape}")
     if unknown == 0:
-        labels = Labels.from_scipy(Y) if sparse else Labels.from_dense(values)
-        return _named(labels, Y), "1 is present, -1 is absent, 0 is unknown"
+        labels = Labels.from_scipy(y) if sparse else Labels.from_dense(values)
+        return _named(labels, y), "1 is present, -1 is absent, 0 is unknown"
     if {-1.0, 0.0} <= found:
-        raise InputError("Y holds -1 and 0: if 0 means that a label is unknown, say so with unknown=0")
-    dense = Y.toarray() if sparse else values
+        raise InputError("y holds -1 and 0: if 0 means that a label is unknown, say so with unknown=0")
+    dense = y.toarray() if sparse else values
     gaps = np.isnan(dense)
     labels = Labels.from_dense(np.where(gaps, 0, np.where(dense > 0, 1, -1)))
     absent = -1 if -1.0 in found else 0
     known = "all labels are known: " if not gaps.any() else ""
     rest = ", NaN is unknown" if gaps.any() else ""
-    return _named(labels, Y), f"{known}1 is present, {absent} is absent{rest}"
+    return _named(labels, y), f"{known}1 is present, {absent} is absent{rest}"
 
 
-def _named(labels: Labels, Y: Any) -> Labels:
+def _named(labels: Labels, y: Any) -> Labels:
     """Return the labels with the names of a data frame's columns, if it is one."""
-    names = getattr(Y, "columns", None)
+    names = getattr(y, "columns", None)
     if names is None:
         return labels
     return Labels(labels.offsets, labels.entries, tuple(map(str, names)), labels.images, labels.splits)
@@ -174,8 +216,50 @@ def _settings(kind: type[MultiLabelClassifier]) -> Sequence[str]:
     return list(inspect.signature(kind).parameters)
 
 
-def _features(X: npt.ArrayLike) -> npt.NDArray[Any]:
+def _features(X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """Return features, and the names of their columns if a data frame has them.
+
+    The sentences hold the words that scikit-learn looks for.
+    """
+    if hasattr(X, "tocoo"):
+        raise InputError("X is sparse, and features must be dense: give X.toarray()")
     features = np.asarray(X)
+    if features.dtype.kind == "c":
+        raise InputError("Complex data not supported: features are real numbers")
+    if features.dtype.kind == "O":
+        features = _numbers(features, "X")
+    if features.ndim == 1 and features.dtype.kind in "fiu":
+        raise InputError(
+            f"features must be [rows, columns], not of shape {features.shape}. Reshape your data: "
+            "X.reshape(1, -1) if it is one row"
+        )
     if features.ndim != 2 or features.dtype.kind not in "fiu":
         raise InputError(f"features must be numbers [rows, columns], not {features.dtype} {features.shape}")
-    return features if features.dtype.kind == "f" else features.astype(np.float32)
+    for axis, what in enumerate(("sample", "feature")):
+        if not features.shape[axis]:
+            raise InputError(f"X has 0 {what}(s) (shape={features.shape}) while a minimum of 1 is required.")
+    features = features if features.dtype.kind == "f" else features.astype(np.float32)
+    strange = ~np.isfinite(features).all(axis=1)
+    if strange.any():
+        raise InputError(f"X holds NaN or inf, first in row {int(strange.argmax()):,}, counted from 0")
+    names = getattr(X, "columns", None)
+    if names is None or not all(isinstance(name, str) for name in names):
+        return features, None
+    return features, np.array(list(names), dtype=object)
+
+
+def _numbers(values: npt.NDArray[Any], name: str) -> npt.NDArray[np.float64]:
+    """Return objects as numbers; None is NaN. What is no number at all is a TypeError, as everywhere."""
+    try:
+        return values.astype(np.float64)
+    except ValueError as error:
+        raise InputError(f"{name} must hold numbers ({error})") from None
+
+
+def _not_fitted(sentence: str) -> InputError:
+    """Return an `InputError` that scikit-learn, if it is loaded, knows as its own for this case."""
+    loaded = sys.modules.get("sklearn.exceptions")
+    if loaded is None:
+        return InputError(sentence)
+    kind: type[InputError] = type("NotFitted", (InputError, loaded.NotFittedError), {})
+    return kind(sentence)
