@@ -100,6 +100,11 @@ def test_images_of_any_number_give_what_the_model_gives(run, rng, count):
     assert count == 1 or np.ptp(found[0], axis=0).min() > 1e-2
 
 
+def test_a_place_is_not_taken_for_a_kind(tmp_path):
+    with pytest.raises(InputError, match=r'to onnx or safetensors, not to "model\.onnx"; its place is out'):
+        exporting.export(tmp_path, "model.onnx")
+
+
 def test_the_file_says_all_that_one_must_know(run):
     said = onnxruntime.InferenceSession(run.file).get_modelmeta().custom_metadata_map
     assert json.loads(said["classes"]) == CLASSES

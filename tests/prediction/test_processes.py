@@ -122,7 +122,7 @@ def test_a_process_that_fails_ends_all(photos, tmp_path):
     said = [line for line in errors.splitlines() if not line.startswith("predicting:")]
     assert len(said) == 1
     assert said[0].startswith(f"Error: {damaged}: not an image that can be read")
-    assert not list(tmp_path.iterdir())
+    assert not set(tmp_path.iterdir()) - {tmp_path / "p.csv.partial"}  # what the next attempt goes on with
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -151,7 +151,7 @@ def test_a_process_that_is_killed_ends_all(photos, tmp_path, moment):
     assert "Error: process 1 of 2 ended with signal 9; the others were stopped\n" in errors
     assert "Traceback" not in errors
     assert taken < 30
-    assert not list(tmp_path.iterdir())
+    assert not set(tmp_path.iterdir()) - {tmp_path / "p.csv.partial"}  # what the next attempt goes on with
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -178,7 +178,7 @@ def test_whoever_is_ended_nothing_runs_on_and_nothing_is_left(photos, tmp_path, 
     while any(_is_running(child) for child in children):
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert not list(tmp_path.iterdir())
+    assert not set(tmp_path.iterdir()) - {tmp_path / "p.csv.partial"}  # what the next attempt goes on with
     assert "Traceback" not in errors
     if whom == 0:
         assert parent.returncode == 2

@@ -65,6 +65,8 @@ def export(
     folder = RunFolder(Path(run))
     if to == "onnx":
         return export_onnx(run, folder.onnx_file if out is None else out)
+    if to != "safetensors":
+        raise InputError(f'a model is exported to onnx or safetensors, not to "{to}"; its place is out')
     return export_timm(run, folder.timm_file if out is None else out)
 
 

@@ -44,6 +44,26 @@ def check_table(path: str | Path, what: str) -> None:
         raise InputError(f"{path}: the folder {path.parent} does not exist")
 
 
+class Tables:
+    """Tables of an earlier attempt at some predictions, and a place for those that follow: here, none."""
+
+    images = 0  # that the tables are about
+
+    def earlier(self) -> Iterator[pa.Table]:
+        """Yield the tables of an earlier attempt."""
+        return iter(())
+
+    def add(self, images: int, table: pa.Table) -> None:
+        """Keep the table of the next images."""
+
+
+def schema_of(classes: Sequence[str], top: int | None) -> pa.Schema:
+    """Return the columns of predictions."""
+    if top is not None:
+        return pa.schema([("image", pa.string()), ("label", pa.string()), ("probability", pa.float32())])
+    return pa.schema([("image", pa.string()), *((name, pa.float32()) for name in classes)])
+
+
 def write_predictions(
     path: str | Path,
     names: Sequence[str],
@@ -52,25 +72,21 @@ def write_predictions(
     *,
     top: int | None = None,
     folder: Path | None = None,
+    kept: Tables | None = None,
 ) -> None:
     """Write probabilities as ``image`` and one column a class.
 
     With ``top``, write ``image,label,probability`` for the most probable classes of each image instead.
     Several processes each give the names and blocks of their share, in order, and a ``folder`` that all see:
-    process 0 puts the parts together.
+    process 0 puts the parts together. What is ``kept`` of an earlier attempt comes first: ``names`` and
+    ``blocks`` are those that follow it.
     """
     path = Path(path)
     check_path(path)
     check_columns(classes, top)
-    if top is None:
-        columns = [("image", pa.string()), *((name, pa.float32()) for name in classes)]
-        tables = (_wide(part, block) for part, block in _named(names, blocks))
-    else:
-        columns = [("image", pa.string()), ("label", pa.string()), ("probability", pa.float32())]
-        labels = pa.array(classes, pa.string())
-        tables = (_long(part, block, labels, top) for part, block in _named(names, blocks))
-    schema = pa.schema(columns)
-    found = (pa.table(arrays, schema=schema) for arrays in tables)
+    kept = kept or Tables()
+    schema = schema_of(classes, top)
+    found = chain(kept.earlier(), _tables(schema, names, blocks, pa.array(classes, pa.string()), top, kept))
     parts = [] if folder is None else [folder / f"{number}{path.suffix}" for number in range(world())]
     write: Any = _write_parquet if path.suffix == ".parquet" else _write_csv
     if folder is None or rank() == 0:
@@ -78,6 +94,24 @@ def write_predictions(
             write(temporary, schema, found, parts[1:])
     else:
         write(parts[rank()], schema, found, None)
+
+
+def _tables(
+    schema: pa.Schema,
+    names: Sequence[str],
+    blocks: Iterable[npt.NDArray[np.float32]],
+    labels: pa.Array,
+    top: int | None,
+    kept: Tables,
+) -> Iterator[pa.Table]:
+    start = 0
+    for block in blocks:
+        part = names[start : start + len(block)]
+        columns = _wide(part, block) if top is None else _long(part, block, labels, top)
+        table = pa.table(columns, schema=schema)
+        kept.add(len(block), table)
+        yield table
+        start += len(block)
 
 
 def write_columns(path: str | Path, columns: Mapping[str, Sequence[Any]]) -> None:
@@ -155,13 +189,6 @@ def _row_groups(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
             held, count = [together[size:]], count - size
     if count:
         yield pa.concat_tables(held)
-
-
-def _named(names: Sequence[str], blocks: Iterable[Any]) -> Iterator[tuple[Sequence[str], Any]]:
-    start = 0
-    for block in blocks:
-        yield names[start : start + len(block)], block
-        start += len(block)
 
 
 def _wide(names: Sequence[str], block: npt.NDArray[np.float32]) -> list[Any]:

@@ -22,6 +22,7 @@ from tertium.metrics.evaluation import Evaluation
 from tertium.prediction.described import Described
 from tertium.prediction.exported import Exported
 from tertium.prediction.files import check_columns, check_path, write_evaluation, write_predictions
+from tertium.prediction.keeping import keeping
 from tertium.prediction.predictor import judge
 from tertium.processes import agreed, rank, shared_folder, shares, world
 from tertium.progress import Progress
@@ -104,6 +105,8 @@ def predict(
     Images are those of a folder, sorted by name; with ``labels`` (or one ``split`` of them) the images that
     these list, in their order. With ``top`` a file has lines image, label, probability for the most probable
     classes of each image. ``skip_damaged`` leaves out images that cannot be read.
+
+    If predicting images to a file is ended in the middle, the same call goes on where it was (docs/scale.md).
     """
     if out is not None:
         check_path(out)
@@ -128,16 +131,22 @@ def predict(
 
     loaded, inputs, faults = agreed(prepare)
     own = shares(len(inputs), BATCH)[rank()]
-    blocks = loaded.stream(inputs, progress, own)
     if out is None:
         if world() > 1:
             raise InputError("several processes write their probabilities together: give out")
-        found = [np.empty((0, len(loaded.classes)), dtype=np.float32), *blocks]
+        found = [np.empty((0, len(loaded.classes)), dtype=np.float32), *loaded.stream(inputs, progress, own)]
         return Predicted(inputs.names, loaded.classes, np.concatenate(found), faults)
-    with shared_folder(Path(out).parent) as folder:
-        write_predictions(
-            out, inputs.names[own.start : own.stop], loaded.classes, blocks, top=top, folder=folder
-        )
+    out = Path(out)
+    with (
+        keeping(out, model, inputs, own, loaded.classes, top) as kept,
+        shared_folder(out.parent) as folder,
+    ):
+        if kept.images and progress is not None:
+            progress.note(f"goes on after {kept.images:,} images that were predicted before")
+        rest = range(own.start + kept.images, own.stop)
+        blocks = loaded.stream(inputs, progress, rest)
+        names = inputs.names[rest.start : rest.stop]
+        write_predictions(out, names, loaded.classes, blocks, top=top, folder=folder, kept=kept)
     return Predicted(inputs.names, loaded.classes, None, faults)
 
 
