@@ -18,6 +18,7 @@ chance, so unless labels were dropped at random the intervals reach higher than 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,8 @@ COMMON_ERROR = 0.15  # … and for all alike
 # By how much the logarithm of a frequency may be higher if annotators chose what shows plainly: the share of
 # known positives among the highest scores is then that of plain ones.
 CHOICE = 1.0
-_BLOCK = 256  # classes that are fitted at once
+_BLOCK = 256  # classes whose scores are sorted at once …
+_FITTED = 16  # … and that are fitted
 _FLOOR = 1e-6
 
 
@@ -73,7 +75,7 @@ def estimate(
         _binned(scores[chosen, start : start + _BLOCK], labels, chosen, start)
         for start in range(0, len(labels.classes), _BLOCK)
     ]
-    curve = np.concatenate([_explained(bins) for bins in blocks])
+    curve = np.concatenate([_explained(part) for bins in blocks for part in bins.parts()])
     present, absent = (count.astype(np.float64) for count in labels.class_counts)
     hidden = len(labels) - present - absent
     curve[present == 0] = 0.0  # says nothing about itself
@@ -125,6 +127,12 @@ class _Binned:
     absent: Floats  # … to be absent, …
     unknown: Floats  # … and unknown
 
+    def parts(self) -> Iterator[_Binned]:
+        """Divide the classes so that the curves of a few stay in the processor's cache."""
+        for start in range(0, len(self.score), _FITTED):
+            few = slice(start, start + _FITTED)
+            yield _Binned(self.score[few], self.present[few], self.absent[few], self.unknown[few])
+
 
 def _binned(scores: npt.NDArray[Any], labels: Labels, rows: npt.NDArray[np.int64], start: int) -> _Binned:
     """Count what is known in each bin. The first bins are small: it is there that a curve levels off."""
@@ -159,14 +167,21 @@ def _explained(bins: _Binned) -> Floats:
     rate = np.clip(rate, 1e-5, 1 - 1e-5)
     height, steepness = np.log(rate / (1 - rate)), np.full_like(rate, 1.5)
     dismissed = negatives / (images * (1 - rate))  # e⁻ [C, G, 1]
+    powers = _powers(bins.score)
     for _ in range(_STEPS):
-        p = _sigmoid(height + steepness * score)  # [C, G, K]
+        p = _sigmoid(steepness * score + height)  # [C, G, K]
         missed = p * (1 - known)
-        expected = present + unknown * missed / (missed + (1 - p) * (1 - dismissed) + 1e-12)
-        others = np.maximum((count - expected).sum(-1, keepdims=True), 1e-9)
+        expected = 1 - p  # in place from here on: passes over memory are what this takes its time for
+        expected *= 1 - dismissed
+        expected += missed
+        expected += 1e-12
+        np.divide(missed, expected, out=expected)
+        expected *= unknown
+        expected += present
+        others = np.maximum(images - expected @ powers[..., :1], 1e-9)
         dismissed = np.clip(negatives / others, 0, 1 - _FLOOR)
-        height, steepness = _newton(height, steepness, p, score, count, expected)
-    p = _sigmoid(height + steepness * score)
+        height, steepness = _newton(height, steepness, p, powers, count, expected)
+    p = _sigmoid(steepness * score + height)
     hit, miss = known * p, dismissed * (1 - p)
     fit = present * np.log(hit + 1e-12) + absent * np.log(miss + 1e-12)
     fit = (fit + unknown * np.log(np.maximum(1 - hit - miss, 1e-12))).sum(-1)  # [C, G]
@@ -182,15 +197,18 @@ def _sampled(bins: _Binned) -> Floats:
     A logistic curve through the known labels, averaged over all images, varies less than the share of
     present ones: by chance the known images may score higher or lower than the others.
     """
-    known = bins.present + bins.absent
-    count = known + bins.unknown
-    share = (bins.present.sum(-1, keepdims=True) + 0.5) / (known.sum(-1, keepdims=True) + 1)
+    score, present, absent, unknown = (
+        part[:, None, :] for part in (bins.score, bins.present, bins.absent, bins.unknown)
+    )
+    known, powers = present + absent, _powers(bins.score)
+    count = known + unknown  # [C, 1, K]
+    share = (present.sum(-1, keepdims=True) + 0.5) / (known.sum(-1, keepdims=True) + 1)
     height, steepness = np.log(share / (1 - share)), np.zeros_like(share)
     for _ in range(_STEPS):
-        p = _sigmoid(height + steepness * bins.score)  # [C, K]
-        height, steepness = _newton(height, steepness, p, bins.score, known, bins.present)
-    p = _sigmoid(height + steepness * bins.score)
-    return np.asarray((p * count).sum(-1) / count.sum(-1))
+        p = _sigmoid(steepness * score + height)
+        height, steepness = _newton(height, steepness, p, powers, known, present)
+    p = _sigmoid(steepness * score + height)
+    return np.asarray((p * count).sum(-1) / count.sum(-1))[:, 0]
 
 
 def _surprise(seen: Floats, expected: Floats) -> Floats:
@@ -198,16 +216,22 @@ def _surprise(seen: Floats, expected: Floats) -> Floats:
     return np.asarray(((seen - expected) ** 2 / np.maximum(expected, 1)).sum(-1))
 
 
+def _powers(score: Floats) -> Floats:
+    """Return 1, the score and its square [C, K, 3]: a product with them sums over the bins."""
+    return np.stack([np.ones_like(score), score, score**2], axis=-1)
+
+
 def _newton(
-    height: Floats, steepness: Floats, p: Floats, score: Floats, count: Floats, expected: Floats
+    height: Floats, steepness: Floats, p: Floats, powers: Floats, count: Floats, expected: Floats
 ) -> tuple[Floats, Floats]:
-    """Move a logistic curve one step towards the expected presences."""
-    weight, residual = count * p * (1 - p) + 1e-9, expected - count * p
-    slope0, slope1 = (residual * part for part in (1.0, score))
-    curve00, curve01, curve11 = (weight * part for part in (1.0, score, score**2))
-    g0, g1, h00, h01, h11 = (
-        part.sum(-1, keepdims=True) for part in (slope0, slope1, curve00, curve01, curve11)
-    )
+    """Move logistic curves [C, G, 1] one step towards the expected presences [C, G, K]."""
+    likely = count * p
+    slopes = (expected - likely) @ powers[..., :2]
+    weight = likely * (1 - p)
+    weight += 1e-9
+    curves = weight @ powers
+    g0, g1 = slopes[..., :1], slopes[..., 1:]
+    h00, h01, h11 = (curves[..., number : number + 1] for number in range(3))
     h11 = h11 + 1e-3  # keeps the steepness of a separable class finite
     determinant = h00 * h11 - h01**2 + 1e-9
     upward, steeper = (h11 * g0 - h01 * g1) / determinant, (h00 * g1 - h01 * g0) / determinant
@@ -215,7 +239,11 @@ def _newton(
 
 
 def _sigmoid(value: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(value, -30, 30))))
+    found = np.asarray(np.clip(value, -30, 30))
+    np.negative(found, out=found)
+    np.exp(found, out=found)
+    found += 1
+    return np.divide(1, found, out=found)
 
 
 # ---- all classes together ----------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ def nearest(
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """Return for each row its k nearest other rows, nearest first, and how far they are: both [N, k].
 
-    Exact: block by block, all similarities by a matrix product, then the k largest. With N rows nothing has
-    more than N − 1 neighbours, so k is cut to that.
+    Exact: block by block, similarities by a matrix product, then the k largest. With N rows nothing has more
+    than N − 1 neighbours, so k is cut to that.
 
     >>> nearest([[0.0], [1.0], [5.0]], k=1, distance="euclidean")
     (array([[1],
@@ -57,29 +57,43 @@ def nearest(
         normalise(rows) if distance == "cosine" else rows.astype(np.result_type(rows, np.float32), copy=False)
     )
     count = len(rows)
-    k = min(k, count - 1)
-    index = np.empty((count, max(k, 0)), dtype=np.int64)
-    far = np.empty(index.shape, dtype=rows.dtype)
-    if k < 1:
-        return index, far
+    k = max(min(k, count - 1), 0)
     points = torch.from_numpy(np.ascontiguousarray(rows))
+    best = _Nearest(points, k)
     # |a − b|² = |a|² + |b|² − 2ab, so among all b the nearest have the largest ab − |b|²/2.
-    offset = points.square().sum(dim=1) / -2 if distance == "euclidean" else None
-    size = max(1, _BLOCK // count)
-    similar = points.new_empty(min(size, count), count)
-    for start in range(0, count, size):
-        block = points[start : start + size]
-        found = torch.mm(block, points.T, out=similar[: len(block)])
-        if offset is not None:
-            found += offset
-        found[torch.arange(len(block)), torch.arange(start, start + len(block))] = -torch.inf  # itself
-        largest, chosen = found.topk(k)  # [B, k]
-        index[start : start + size] = chosen.numpy()
-        if offset is None:
-            far[start : start + size] = (1 - largest).clamp(min=0).numpy()
-        else:
-            far[start : start + size] = _straight(block, points, chosen).numpy()
-    return index, far
+    offset = points.square().sum(dim=1) / -2 if distance == "euclidean" else points.new_zeros(count)
+    size = max(1, _BLOCK // max(count, 1))
+    similar = points.new_empty(min(size, count) * count)
+    for start in range(0, count if k else 0, size):
+        stop = min(start + size, count)
+        found = similar[: (stop - start) * (count - start)].view(stop - start, -1)
+        torch.mm(points[start:stop], points[start:].T, out=found)
+        found.diagonal().fill_(-torch.inf)  # itself
+        # a is as near to b as b to a: half of all products are enough.
+        best.offer(range(stop, count), start, found[:, stop - start :].T + offset[start:stop])
+        best.offer(range(start, stop), start, found.add_(offset[start:]))
+    if distance == "cosine":
+        return best.index.numpy(), (1 - best.similar).clamp(min=0).numpy()
+    blocks = range(0, count, size)
+    far = [_straight(points[at : at + size], points, best.index[at : at + size]) for at in blocks]
+    return best.index.numpy(), torch.cat([best.similar[:0], *far]).numpy()
+
+
+class _Nearest:
+    """The k most similar rows [N, k] that each row has met so far."""
+
+    def __init__(self, points: torch.Tensor, k: int) -> None:
+        self.similar = points.new_full((len(points), k), -torch.inf)
+        self.index = torch.zeros((len(points), k), dtype=torch.int64)
+
+    def offer(self, rows: range, first: int, similar: torch.Tensor) -> None:
+        """Let a range of rows meet all from ``first`` on, that are so similar [rows, met]."""
+        here, k = slice(rows.start, rows.stop), self.index.shape[1]
+        largest, chosen = similar.contiguous().topk(min(k, similar.shape[1]))
+        largest = torch.cat([self.similar[here], largest], dim=1)
+        chosen = torch.cat([self.index[here], chosen + first], dim=1)
+        self.similar[here], places = largest.topk(k)
+        self.index[here] = chosen.gather(1, places)
 
 
 def _straight(block: torch.Tensor, points: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
