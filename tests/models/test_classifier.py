@@ -31,6 +31,16 @@ def test_standardised_features_have_mean_0_and_spread_1(rng):
     torch.testing.assert_close(spread[[0, 1, 3]], torch.ones(3), atol=1e-3, rtol=0)
 
 
+def test_features_are_standardised_in_full_precision(rng):
+    """Far from 0, and of more rows than are looked at in one go."""
+    features = rng.normal(1000, 0.5, size=(3000, 3)).astype(np.float32)
+    model = Classifier(["a"], 3)
+    model.standardise(features)
+    exact = features.astype(np.float64)
+    np.testing.assert_allclose(model.center, exact.mean(axis=0), rtol=1e-7)
+    np.testing.assert_allclose(model.scale, 1 / exact.std(axis=0), rtol=1e-6)
+
+
 def test_shipped_weights_see_what_imagenet_taught(shipped, rng):
     """Pretrained features separate two textures far better than random weights do."""
     stripes = np.zeros((8, 3, 96, 96), dtype=np.uint8)

@@ -168,6 +168,20 @@ def test_without_validation_the_last_epoch_counts(rng):
     assert (outcome.trained.thresholds == 0.5).all()
 
 
+def test_the_expected_map_can_be_left_out(rng):
+    """And nothing else changes by that."""
+    features = rng.normal(size=(120, 6)).astype(np.float32)
+    labels = Labels.from_dense(np.where(features[:, :3] > 0, 1, -1))
+    whole, less = (
+        train(labels, features=features, method="negative", epochs=2, expected_map=wanted)
+        for wanted in (True, False)
+    )
+    assert whole.summary["expected_map"] is not None
+    assert less.summary["expected_map"] is None
+    assert less.records[-1]["loss"] == whole.records[-1]["loss"]
+    assert less.summary["validation_score"] == whole.summary["validation_score"]
+
+
 def test_one_image_one_class():
     outcome = train(Labels.from_dense([[1]]), features=np.ones((1, 2), dtype=np.float32), epochs=1)
     assert outcome.trained.predict_proba(features=np.ones((1, 2), dtype=np.float32)).shape == (1, 1)

@@ -235,7 +235,12 @@ def train_cell(work: Work, fingerprint: str, task: Task) -> None:
     watch = _Watch(data, drawn) if task.watched else None
     try:
         outcome = train(
-            drawn.labels, features=drawn.features, method=cell.method, config=cell.settings, watch=watch
+            drawn.labels,
+            features=drawn.features,
+            method=cell.method,
+            config=cell.settings,
+            watch=watch,
+            expected_map=False,
         )
     except InputError as error:
         if not task.may_fail:

