@@ -24,7 +24,8 @@ from PIL import Image
 
 from bench.measure import Row, paired_ratio, row, show
 from tertium.data.batches import ImageLoader, Order
-from tertium.data.pictures import FolderPictures, list_images, resized
+from tertium.data.inputs import names_of, open_inputs
+from tertium.data.pictures import SourcePictures, resized
 from tertium.data.scenes import render
 from tertium.labels import Labels
 from tertium.models.classifier import DEFAULT_BACKBONE, Backbone, pretrained
@@ -88,8 +89,8 @@ def network(name: str, scale: Scale, target: float | None = None) -> list[Row]:
 
 def files(folder: Path, scale: Scale) -> list[Row]:
     """Compare ways from image files to features, and what their parts cost."""
-    names = list_images(folder)[: scale.files]
-    pictures = FolderPictures(folder, names)
+    names = names_of(folder, None)[: scale.files]
+    pictures = open_inputs(folder, names=names).pictures
     backbone = pretrained().eval()
     extractor = Extractor(backbone, scale.size, device=torch.device("cpu"), workers=0)
     with tempfile.TemporaryDirectory() as other, ProcessPoolExecutor(2) as processes:
@@ -133,11 +134,11 @@ def files(folder: Path, scale: Scale) -> list[Row]:
         ]
 
 
-def pixels_of(pictures: FolderPictures, size: int, row: int) -> Any:
+def pixels_of(pictures: SourcePictures, size: int, row: int) -> Any:
     return np.asarray(resized(pictures.open(row), size))
 
 
-def by_torch(backbone: Backbone, pictures: FolderPictures, size: int) -> None:
+def by_torch(backbone: Backbone, pictures: SourcePictures, size: int) -> None:
     """What Tertium did before: batches, decoded in another process, in channels-last torch."""
     nameless = Labels.unknown(pictures.names, ["any"])
     with torch.inference_mode():

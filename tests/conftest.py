@@ -39,8 +39,9 @@ def _cache(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _not_at_home(_cache, monkeypatch) -> None:
-    """Keep features out of the home; all tests may share them, for they go by checksums."""
+    """Keep features and images out of the home; all tests may share them, for they go by their content."""
     monkeypatch.setenv("TERTIUM_CACHE", str(_cache))
+    monkeypatch.setenv("TERTIUM_IMAGE_CACHE", str(_cache.with_name("images")))
 
 
 @pytest.fixture

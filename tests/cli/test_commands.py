@@ -300,7 +300,7 @@ def test_damaged_images_are_left_out_if_asked(tertium, folder, tmp_path, monkeyp
         "predict", tmp_path / "run", "--features", "x.npy", "--out", other, "--skip-damaged"
     )
     assert code == 2
-    assert "only a folder of images can have damaged ones" in errors
+    assert "only image files can be damaged and skipped" in errors
 
 
 def test_train_on_photos(tertium, folder, tmp_path):

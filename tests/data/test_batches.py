@@ -4,14 +4,13 @@ import torch
 from PIL import Image
 
 from tertium.data.batches import FeatureLoader, ImageLoader, Order
+from tertium.data.decoding import open_image
 from tertium.data.feature_files import load_features
+from tertium.data.inputs import open_inputs
 from tertium.data.pictures import (
     ArrayPictures,
     augmented,
     check_pictures,
-    folder_pictures,
-    list_images,
-    open_image,
     resized,
 )
 from tertium.errors import InputError
@@ -130,8 +129,8 @@ def test_augmentation_stays_inside_the_image():
 
 
 def test_folders(photos):
-    assert list_images(photos) == ["a.png", "b.jpg", "deep/c.JPG"]
-    pictures = folder_pictures(photos, ["deep/c.JPG", "a.png"])
+    assert open_inputs(photos).names == ["a.png", "b.jpg", "deep/c.JPG"]
+    pictures = open_inputs(photos, names=["deep/c.JPG", "a.png"]).pictures
     assert pictures.open(0).size == (50, 40)
     assert pictures.select(np.array([1])).names == ["a.png"]
     ticks = []
@@ -141,13 +140,13 @@ def test_folders(photos):
 
 def test_missing_and_damaged_images_are_named(photos):
     with pytest.raises(InputError, match=r"1 of 2 labelled images are missing: d\.jpg"):
-        folder_pictures(photos, ["a.png", "d.jpg"])
+        open_inputs(photos, names=["a.png", "d.jpg"])
     with pytest.raises(InputError, match="no such folder"):
-        folder_pictures(photos / "none", [])
+        open_inputs(photos / "none", names=[])
     whole = (photos / "b.jpg").read_bytes()
     (photos / "b.jpg").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"b\.jpg: the image is damaged"):
-        check_pictures(folder_pictures(photos, ["a.png", "b.jpg"]), lambda: None)
+        check_pictures(open_inputs(photos, names=["a.png", "b.jpg"]).pictures, lambda: None)
     (photos / "a.png").write_text("not an image")
     with pytest.raises(InputError, match=r"a\.png: not an image"):
         open_image(photos / "a.png")

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, features
 
 from tertium.data import decoding
-from tertium.data.decoding import Gate, decode_image, open_image, open_measured, plain
+from tertium.data.decoding import Gate, decode_image, open_image, plain
+from tertium.data.inputs import open_inputs
 from tertium.errors import InputError
 
 STEPS = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
@@ -347,8 +348,8 @@ def test_images_are_upright(kind, orientation, tmp_path):
     found = decoded(content).astype(int)
     assert found.shape == TURNED[orientation].shape
     assert np.abs(found - TURNED[orientation]).mean() < 12
-    (tmp_path / "x").write_bytes(content)
-    assert open_measured(tmp_path / "x")[1] == (found.shape[1], found.shape[0])
+    (tmp_path / "x.jpg").write_bytes(content)
+    assert open_inputs(tmp_path).pictures.measured(0)[1] == (found.shape[1], found.shape[0])
 
 
 def test_an_image_in_memory_is_turned_too():
@@ -535,10 +536,10 @@ def test_pillows_limit_is_as_before_and_holds_for_others(monkeypatch):
 PEAK = """
 import sys, threading
 from pathlib import Path
-from tertium.data.pictures import FolderPictures
+from tertium.data.inputs import open_inputs
 from tertium.web.reviewing.views import Views
 
-views = Views(FolderPictures(Path(sys.argv[1]), [sys.argv[2]]), None)
+views = Views(open_inputs(Path(sys.argv[1]), names=[sys.argv[2]]).pictures, None)
 threads = [threading.Thread(target=views.image, args=(0,)) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]

@@ -84,7 +84,7 @@ def test_what_is_white_is_said_by_all_images_of_an_array():
 
 REFUSED = {
     "a DataLoader gives batches, perhaps in another order; give its dataset": DataLoader(Items(PIXELS)),
-    "images cannot be a list of paths; give the folder": ["a.jpg"] * 4,
+    "the items of a dataset are images, not paths; give the paths alone": [("a.jpg", 0)] * 4,
     "images cannot be a dict; give a folder, pixels": dict(enumerate(PIXELS)),
     "images cannot be a generator": (each for each in PIXELS),
     "the images: values from -3 to .* are not pixels; .* before they are standardised": PIXELS / 10.0 - 3,

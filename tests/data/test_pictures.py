@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tertium.data.inputs import open_inputs
 from tertium.data.pictures import (
     ArrayPictures,
-    FolderPictures,
     check_pictures,
     damaged,
-    folder_pictures,
-    list_images,
 )
 from tertium.errors import InputError
 from tertium.progress import Progress
@@ -32,15 +30,15 @@ def test_every_kind_of_image_is_listed(tmp_path):
                                          ".jpg", ".png", ".tif", ".tiff", ".webp")]  # fmt: skip
     for name in [*names, "x.txt", "x.jp2", "heic"]:
         (tmp_path / name).touch()
-    assert list_images(tmp_path) == names
+    assert open_inputs(tmp_path).names == names
 
 
 def test_names_may_be_written_otherwise(folder):
-    found = folder_pictures(folder, ["./a.png", "sub//b.jpg"])
+    found = open_inputs(folder, names=["./a.png", "sub//b.jpg"]).pictures
     assert found.names == ["./a.png", "sub//b.jpg"]  # ids stay as they are
     assert [found.open(row).size for row in (0, 1)] == [(30, 20)] * 2
     with pytest.raises(InputError, match=r'"a\.png" and "\./a\.png" are the same image; label it once'):
-        folder_pictures(folder, ["a.png", "sub/b.jpg", "./a.png"])
+        open_inputs(folder, names=["a.png", "sub/b.jpg", "./a.png"])
 
 
 @pytest.mark.parametrize(
@@ -48,22 +46,22 @@ def test_names_may_be_written_otherwise(folder):
 )
 def test_no_name_leads_out_of_the_folder(folder, name):
     with pytest.raises(InputError, match="is not named by a path inside this folder"):
-        folder_pictures(folder, ["a.png", name])
+        open_inputs(folder, names=["a.png", name])
     with pytest.raises(InputError, match="is not named by a path inside this folder"):
         damaged(folder, ["a.png", name], Progress())
 
 
 def test_a_file_that_is_there_but_no_image_is_not_called_missing(folder):
     with pytest.raises(InputError, match=r"1 of 2 labelled images are missing: c\.png"):
-        folder_pictures(folder, ["a.png", "c.png"])
+        open_inputs(folder, names=["a.png", "c.png"])
     (folder / "c.jp2").touch()
     with pytest.raises(InputError, match=r"c\.jp2: not an image by its name; names end with \.jpg, "):
-        folder_pictures(folder, ["a.png", "c.jp2"])
+        open_inputs(folder, names=["a.png", "c.jp2"])
 
 
 def test_a_pipe_among_the_images_is_named(folder):
     os.mkfifo(folder / "pipe.jpg")
-    found = folder_pictures(folder, ["a.png", "pipe.jpg", "sub/b.jpg"])
+    found = open_inputs(folder, names=["a.png", "pipe.jpg", "sub/b.jpg"]).pictures
     wanted = r"pipe\.jpg: a pipe, socket or device, not an image file"
     for call in (
         lambda: check_pictures(found, lambda: None),
@@ -76,7 +74,7 @@ def test_a_pipe_among_the_images_is_named(folder):
 
 
 def test_a_file_that_is_gone_is_named(folder):
-    found = folder_pictures(folder, ["a.png"])
+    found = open_inputs(folder, names=["a.png"]).pictures
     (folder / "a.png").unlink()
     for call in (lambda: found.checksum(0), lambda: found.open(0)):
         with pytest.raises(InputError, match=r"a\.png: no such image"):
@@ -85,6 +83,6 @@ def test_a_file_that_is_gone_is_named(folder):
 
 def test_pictures_are_made_small_for_people(folder):
     pixels = np.full((1, 20, 30, 3), 7, dtype=np.uint8)
-    for pictures in (FolderPictures(folder, ["a.png"]), ArrayPictures(pixels)):
+    for pictures in (open_inputs(folder, names=["a.png"]).pictures, ArrayPictures(pixels)):
         assert pictures.open(0, within=15).size == (15, 10)
         assert pictures.open(0, within=99).size == pictures.open(0).size == (30, 20)

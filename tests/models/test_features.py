@@ -19,7 +19,7 @@ from PIL import Image
 from tertium.data.decoding import PIXELS, READABLE
 from tertium.data.feature_files import feature_names, load_features
 from tertium.data.inputs import names_of, open_inputs
-from tertium.data.pictures import ArrayPictures, FolderPictures, ahead
+from tertium.data.pictures import ArrayPictures, SourcePictures, ahead
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.labels.readers import write_labels
@@ -51,7 +51,7 @@ class Notes(Progress):
 
 
 @dataclass(frozen=True)
-class Watched(FolderPictures):
+class Watched(SourcePictures):
     """Counts what is decoded, and may take its time, be interrupted or never end."""
 
     opened: list
@@ -98,7 +98,8 @@ def names(folder):
 
 
 def watched(folder, **more):
-    return Watched(folder, names(folder), [], **more)
+    found = open_inputs(folder, names=names(folder)).pictures
+    return Watched(found.source, found.names, found.numbers, [], **more)
 
 
 def slow(backbone, folder, size=SIZE):
@@ -512,7 +513,7 @@ def test_the_command_feeds_training(tertium, photos, cache, tmp_path, rng, monke
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.load(out)[order])
     quick = {"epochs": 1, "backbone": "test_resnet", "weights": "random", "image_size": 32}
     from_images = train(labels, photos, **quick).trained.model
-    monkeypatch.setattr(FolderPictures, "open", None)  # all are kept
+    monkeypatch.setattr(SourcePictures, "open", None)  # all are kept
     again = train(labels, photos, **quick).trained.model
     from_features = train(labels, features=out, epochs=1).trained.model
     for key, value in from_features.state_dict().items():

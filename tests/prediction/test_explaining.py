@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from tertium.data.pictures import ArrayPictures, open_image, resized
+from tertium.data.decoding import open_image
+from tertium.data.pictures import ArrayPictures, resized
 from tertium.data.scenes import CLASSES, render
 from tertium.errors import InputError
 from tertium.labels.formats.coco import Boxes

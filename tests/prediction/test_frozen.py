@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tertium.data.pictures import FolderPictures
+from tertium.data.pictures import SourcePictures
 from tertium.data.scenes import render
 from tertium.errors import InputError
 from tertium.labelling.completion import complete
@@ -43,13 +43,13 @@ def run(scenes, tmp_path, monkeypatch):
 @pytest.fixture
 def decoded(monkeypatch):
     """The names of the images that are decoded."""
-    names, plain = [], FolderPictures.open
+    names, plain = [], SourcePictures.open
 
     def noticed(self, row, *more):
         names.append(self.names[row])
         return plain(self, row, *more)
 
-    monkeypatch.setattr(FolderPictures, "open", noticed)
+    monkeypatch.setattr(SourcePictures, "open", noticed)
     return names
 
 

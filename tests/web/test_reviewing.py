@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from starlette.testclient import TestClient
 
-from tertium.data.pictures import ArrayPictures, FolderPictures
+from tertium.data.inputs import open_inputs
+from tertium.data.pictures import ArrayPictures
 from tertium.errors import InputError
 from tertium.labelling import suggesting
 from tertium.labels import Labels
@@ -706,7 +707,7 @@ def test_cameras_held_sideways_and_what_they_noted(tmp_path):
     noted = sideways.getexif()
     noted[0x0112], noted[0x010F] = 6, "a camera's maker"
     sideways.save(tmp_path / "a.jpg", exif=noted, comment=b"where I live", quality=95)
-    content = Views(FolderPictures(tmp_path, ["a.jpg"]), None).image(0)
+    content = Views(open_inputs(tmp_path, names=["a.jpg"]).pictures, None).image(0)
     upright = Image.open(io.BytesIO(content))
     assert upright.size == (20, 40)
     assert upright.getpixel((10, 5))[2] > 200  # the left of the stored pixels is the top

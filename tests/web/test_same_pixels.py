@@ -9,7 +9,8 @@ from PIL import Image
 
 from tertium.data.batches import ImageLoader, Order
 from tertium.data.decoding import open_image
-from tertium.data.pictures import folder_pictures, resized
+from tertium.data.inputs import open_inputs
+from tertium.data.pictures import resized
 from tertium.models.features import _planes
 from tertium.prediction.explaining import _Seen
 from tertium.prediction.exported import _image_batches
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
 
 def test_everybody_gets_the_same_pixels(folder):
     names = sorted(path.name for path in folder.iterdir())
-    pictures = folder_pictures(folder, names)
+    pictures = open_inputs(folder, names=names).pictures
     trained = SimpleNamespace(image_size=SIZE, model=SimpleNamespace(backbone=object()))
     training = next(ImageLoader(pictures, None, SIZE, Order(len(names), len(names))).epoch(0)).inputs
     exported = np.concatenate(list(_image_batches(pictures, SIZE)))
@@ -55,7 +56,7 @@ def test_everybody_gets_the_same_pixels(folder):
             "training": training[row].numpy().transpose(1, 2, 0),
             "features": _planes(pictures, row, SIZE).transpose(1, 2, 0),
             "an exported model": exported[row],
-            "explain": _Seen.of(trained, folder / name).squashed,
+            "explain": _Seen.of(trained, pictures, row).squashed,
             "serve": decode((folder / name).read_bytes(), SIZE, name),
         }
         for who, found in others.items():

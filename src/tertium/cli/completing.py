@@ -9,7 +9,7 @@ import typer
 
 from tertium.cli.shared import (
     FeaturesFile,
-    ImagesFolder,
+    ImagesPlace,
     LabelsFile,
     RunArgument,
     SplitName,
@@ -34,7 +34,7 @@ def complete(
     run: RunArgument,
     labels: LabelsFile,
     out: Annotated[Path, typer.Option(help="Where the probabilities go: .parquet or .csv.")],
-    images: ImagesFolder = None,
+    images: ImagesPlace = None,
     features: FeaturesFile = None,
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
@@ -93,7 +93,7 @@ def complete(
 def suggest(
     run: RunArgument,
     labels: LabelsFile,
-    images: ImagesFolder = None,
+    images: ImagesPlace = None,
     features: FeaturesFile = None,
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import OverwriteFlag, RunArgument, console, say, watching
+from tertium.cli.shared import IMAGES_HELP, OverwriteFlag, RunArgument, console, say, watching
 from tertium.errors import InputError
 from tertium.files import filling, keep_files, keep_inputs
 
@@ -26,7 +26,10 @@ _LINES, _SHOWN = 100, 20  # lines and classes in a table; the files have all of 
 
 def explain(
     run: RunArgument,
-    files: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="IMAGE", help="Image files; with --images, names of images in it.")
+    ],
+    images: Annotated[str | None, typer.Option(metavar="PLACE", help=IMAGES_HELP)] = None,
     classes: Annotated[str | None, typer.Option(help="Show these classes, separated by commas.")] = None,
     top: Annotated[
         int | None, typer.Option(min=1, help=f"Show the most probable N of each image (default: {_TOP}).")
@@ -42,6 +45,8 @@ def explain(
 
       tertium explain runs/first photos/street.jpg --classes car,person --out maps/
 
+      tertium explain runs/first street.jpg --images 'shards/*.tar'
+
     Each image gets a picture: the image, and the image under the map of each class; the circle marks the
     highest place. The numbers go to explained.csv. `tertium pointing` tests, by boxes, whether these are the
     right places. See docs/explain.md.
@@ -49,7 +54,8 @@ def explain(
     from tertium.runs import RunFolder
 
     # In the run's own folder, its own pictures are replaced.
-    _explain(run, files, classes, top, out or RunFolder(run).explained, overwrite or out is None)
+    to = out or RunFolder(run).explained
+    _explain(run, files, images, classes, top, to, overwrite or out is None)
 
 
 def pointing(
@@ -57,7 +63,7 @@ def pointing(
     boxes: Annotated[
         Path, typer.Argument(metavar="BOXES", help="COCO's instances.json, or a year's folder of VOC.")
     ],
-    images: Annotated[Path, typer.Option(help="Folder with the images.")],
+    images: Annotated[str, typer.Option(metavar="PLACE", help=IMAGES_HELP)],
     tolerance: Annotated[
         float | None, typer.Option(min=0, help="How far from a box still is a hit, in pixels (default: 15).")
     ] = None,
@@ -83,7 +89,13 @@ def pointing(
 
 
 def _explain(
-    run: Path, files: Sequence[Path], classes: str | None, top: int | None, out: Path, overwrite: bool
+    run: Path,
+    files: Sequence[str],
+    images: str | None,
+    classes: str | None,
+    top: int | None,
+    out: Path,
+    overwrite: bool,
 ) -> None:
     from tertium.cli.terminal import counted, table
     from tertium.prediction.explaining import explain_files
@@ -99,7 +111,14 @@ def _explain(
             raise InputError("--classes names no class")
     with watching() as progress:
         rows = explain_files(
-            trained, files, out, classes=chosen, top=top or _TOP, overwrite=overwrite, progress=progress
+            trained,
+            files,
+            out,
+            images=images,
+            classes=chosen,
+            top=top or _TOP,
+            overwrite=overwrite,
+            progress=progress,
         )
     cells = [
         [row.image, row.label, f"{row.probability:.3f}", f"{row.x:.0f}, {row.y:.0f}"] for row in rows[:_LINES]
@@ -109,7 +128,7 @@ def _explain(
     say(f"Pictures of {counted(len(files), 'images')} and explained.csv → {out}")
 
 
-def _point(run: Path, source: Path, images: Path, tolerance: float | None, out: Path) -> None:
+def _point(run: Path, source: Path, images: str, tolerance: float | None, out: Path) -> None:
     from tertium.cli.terminal import counted, percent, table
     from tertium.prediction.pointing import TOLERANCE, pointing_game
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tertium.cli.shared import reads_labels, say, watching
+from tertium.cli.shared import IMAGES_HELP, reads_labels, say, watching
 from tertium.errors import some
 
 
 @reads_labels
 def features(
-    images: Annotated[Path, typer.Option("--images", help="Folder with the images.")],
+    images: Annotated[str, typer.Option("--images", metavar="PLACE", help=IMAGES_HELP)],
     out: Annotated[Path, typer.Option(help="Where the features go: .npy, float16 [images, width].")],
     labels: Annotated[
         Path | None, typer.Option("--labels", help="Take only the images of this label file, in its order.")
@@ -49,8 +49,8 @@ def features(
 
     from tertium.cli.terminal import counted
     from tertium.config import settings_from
-    from tertium.data.inputs import names_of
-    from tertium.data.pictures import folder_pictures
+    from tertium.data.pictures import SourcePictures
+    from tertium.data.sources.opening import names_in, open_source
     from tertium.labels.opening import open_labels
     from tertium.models.classifier import pretrained
     from tertium.models.features import Extractor, check_path
@@ -59,8 +59,9 @@ def features(
     check_path(out, overwrite=overwrite)
     given = {"backbone": backbone, "weights": weights, "image_size": image_size, "workers": workers}
     settings = settings_from({key: value for key, value in given.items() if value is not None})
-    names = names_of(images, None) if labels is None else open_labels(labels).images.to_pylist()
-    pictures = folder_pictures(images, names)
+    source = open_source(images)
+    names = names_in(source) if labels is None else open_labels(labels).images.to_pylist()
+    pictures = SourcePictures.of(source, names)
     torch.manual_seed(settings.seed)  # random weights are the same again when it goes on
     with watching() as progress:
         extractor = Extractor(

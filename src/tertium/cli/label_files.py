@@ -15,6 +15,7 @@ import typer
 
 from tertium.cli.convert import Contradictions, Out, Rule
 from tertium.cli.shared import (
+    IMAGES_HELP,
     LabelsArgument,
     MissingWords,
     Separator,
@@ -44,7 +45,8 @@ _TRIED = 3  # images that are looked for beside a label file
 def describe(
     labels: LabelsArgument,
     images: Annotated[
-        Path | None, typer.Option(help="Folder with the images: say which files and labels have no partner.")
+        str | None,
+        typer.Option(metavar="PLACE", help=f"Say which files and labels have no partner. {IMAGES_HELP}"),
     ] = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     split: SplitName = None,
@@ -99,31 +101,31 @@ def describe(
     _say_next([str(labels), *words_of(labels.options()), *told], images or _folder_of(labels, found), files)
 
 
-def _folder_of(labels: LabelFile, found: Labels) -> Path | None:
+def _folder_of(labels: LabelFile, found: Labels) -> str | None:
     """Return where the images are: beside the label file, or in a folder there."""
     names = found.images[:_TRIED].to_pylist()
     beside = labels.path.parent
     if all((beside / name).is_file() for name in names):
-        return beside
+        return str(beside)
     try:
         with os.scandir(beside) as entries:
             folders = sorted(beside / entry.name for entry in entries if entry.is_dir())
     except OSError:  # a folder that may not be listed
         return None
-    return next((place for place in folders if all((place / name).is_file() for name in names)), None)
+    return next((str(place) for place in folders if all((place / name).is_file() for name in names)), None)
 
 
-def _say_next(words: Sequence[str], images: Path | None, files: Coverage | None) -> None:
+def _say_next(words: Sequence[str], images: str | None, files: Coverage | None) -> None:
     """Say what to do with a label file: commands that work as they are printed."""
     if images is None:
         say("Next: add --images FOLDER, to see whether the labels fit the files.")
     elif files is None:
-        say(f"Next: {shlex.join(['tertium', 'describe', *words, '--images', str(images)])}")
+        say(f"Next: {shlex.join(['tertium', 'describe', *words, '--images', images])}")
     elif files.missing:
         say(f"Next: add the missing files to {images}, or take their lines out of the label file.")
     else:
         out = next(path for number in count(1) if not (path := Path("runs", str(number))).exists())
-        inputs = ["--images", str(images), "--out", str(out)]
+        inputs = ["--images", images, "--out", str(out)]
         say(f"Next: {shlex.join(['tertium', 'train', '--labels', *words, *inputs])}")
 
 

@@ -14,7 +14,7 @@ from tertium.cli.shared import (
     LABELS_HELP,
     ClassesFile,
     FeaturesFile,
-    ImagesFolder,
+    ImagesPlace,
     LabelsFile,
     ModelArgument,
     SkipDamaged,
@@ -51,7 +51,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Needed, unless --resume is given. Folder to write the run to.")
     ] = None,
-    images: ImagesFolder = None,
+    images: ImagesPlace = None,
     features: FeaturesFile = None,
     method: Annotated[str | None, typer.Option(help="See `tertium methods` (default: auto).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML, or config.json of an earlier run.")] = None,
@@ -162,9 +162,9 @@ def _say_next(run: Path) -> None:
 def _are_there(names: list[str], data: RunData) -> bool:
     """Return whether images are where those of training were; features without names have no others."""
     from tertium.data.feature_files import feature_names
-    from tertium.data.pictures import list_images
+    from tertium.data.sources.opening import open_source
 
-    there = list_images(Path(data.images)) if data.images else feature_names(data.features or "")
+    there = open_source(data.images).names if data.images else feature_names(data.features or "")
     return set(names) <= set(there or ())
 
 
@@ -202,7 +202,7 @@ def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
 def evaluate(
     run: ModelArgument,
     labels: LabelsFile,
-    images: ImagesFolder = None,
+    images: ImagesPlace = None,
     features: FeaturesFile = None,
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
@@ -292,7 +292,7 @@ def _show_evaluation(found: Evaluation, title: str) -> None:
 def predict(
     run: ModelArgument,
     out: Annotated[Path, typer.Option(help="Where the probabilities go: .csv or .parquet.")],
-    images: ImagesFolder = None,
+    images: ImagesPlace = None,
     features: FeaturesFile = None,
     labels: Annotated[
         Path | None,

@@ -11,7 +11,7 @@ import typer
 from tertium.cli.shared import (
     ClassesFile,
     FeaturesFile,
-    ImagesFolder,
+    ImagesPlace,
     LabelsFile,
     Unlisted,
     UnlistedChoice,
@@ -41,7 +41,7 @@ class Estimator(enum.StrEnum):
 def prior(
     labels: LabelsFile,
     out: Annotated[Path, typer.Option(help="Where the frequencies go: .csv or .parquet.")],
-    images: ImagesFolder = None,
+    images: ImagesPlace = None,
     features: FeaturesFile = None,
     estimator: Annotated[
         Estimator,

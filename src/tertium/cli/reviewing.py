@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tertium.cli.shared import (
+    IMAGES_HELP,
     LabelsFile,
     RunArgument,
     SplitName,
@@ -36,7 +37,9 @@ AnswersFile = Annotated[
 def review(
     run: RunArgument,
     labels: LabelsFile,
-    images: Annotated[Path | None, typer.Option(help="Folder with the images that people look at.")] = None,
+    images: Annotated[
+        str | None, typer.Option(metavar="PLACE", help=f"What people look at. {IMAGES_HELP}")
+    ] = None,
     features: Annotated[
         Path | None, typer.Option(help="Ready features for the model, instead of the images: .npy.")
     ] = None,
@@ -70,7 +73,7 @@ def review(
     folder = RunFolder.open(run)
     found = read(labels, unlisted, None)
     if images is None and features is None:
-        raise InputError("give the images that people look at: --images FOLDER")
+        raise InputError("give the images that people look at: --images PLACE")
     part = found if split is None else found.part(split)
     _review(
         folder.path,
@@ -121,7 +124,7 @@ def answers(
 def _review(
     run: Path,
     labels: Labels,
-    images: Path | None,
+    images: str | None,
     features: Path | None,
     budget: int,
     per_image: int,
@@ -137,12 +140,15 @@ def _review(
     except ModuleNotFoundError as error:
         raise InputError(f"the page needs {error.name}: pip install 'tertium[web]'") from None
     from tertium.cli.terminal import counted
-    from tertium.data.pictures import folder_pictures
+    from tertium.data.pictures import SourcePictures
+    from tertium.data.sources.opening import open_source
     from tertium.web.reviewing.answers import Answers
     from tertium.web.reviewing.desk import Desk, find_round
     from tertium.web.reviewing.views import Views
 
-    pictures = None if images is None else folder_pictures(images, labels.images.to_pylist())
+    pictures = None
+    if images is not None:
+        pictures = SourcePictures.of(open_source(images), labels.images.to_pylist())
     who, access = check_name(who), Access.at(host)
     with listen(host, port) as at, watching() as progress:
         log = Answers(kept)

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -61,8 +62,10 @@ RenameFile = Annotated[
 ]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace files that are already there.")]
 ClassesFile = Annotated[Path | None, typer.Option("--classes", help="Class names, one a line, in order.")]
-ImagesFolder = Annotated[
-    Path | None, typer.Option("--images", help="Folder with the images. This or --features is needed.")
+IMAGES_HELP = "Where the images are: a folder, or another place (docs/images.md)."
+ImagesPlace = Annotated[
+    str | None,
+    typer.Option("--images", metavar="PLACE", help=f"{IMAGES_HELP} This or --features is needed."),
 ]
 FeaturesFile = Annotated[
     Path | None,
@@ -191,16 +194,20 @@ def _paths(given: Any) -> list[Any]:
 
 def _inside(given: Any, outputs: Sequence[Path]) -> list[Path]:
     """Return what is read of a folder: the files of a run, or those of the outputs that look like images."""
-    if not isinstance(given, Path) or not given.is_dir():
+    if not isinstance(given, str | Path):
         return []
-    from tertium.data.pictures import IMAGE_SUFFIXES
+    from tertium.data.sources.places import braces
+    from tertium.data.sources.source import is_image
     from tertium.runs import RunFolder
 
-    run = RunFolder(given)
+    if not Path(given).is_dir():  # a pattern, perhaps
+        patterns = [os.path.abspath(each) for each in braces(str(given))]
+        return [path for path in outputs if any(fnmatch(os.path.abspath(path), each) for each in patterns)]
+    run = RunFolder(Path(given))
     if run.config_file.is_file():
         return run.made_by_training()
     below = [path for path in outputs if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(given))]
-    return [path for path in below if path.exists() and path.name.lower().endswith(IMAGE_SUFFIXES)]
+    return [path for path in below if path.exists() and is_image(path.name)]
 
 
 def _with_options(

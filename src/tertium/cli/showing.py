@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tertium.cli.shared import (
+    IMAGES_HELP,
     LABELS_HELP,
     Unlisted,
     UnlistedChoice,
@@ -28,7 +29,9 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file; CSV files go beside it.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Tertium report",
     labels: Annotated[Path | None, typer.Option(help=f"Labelled images to look at. {LABELS_HELP}")] = None,
-    images: Annotated[Path | None, typer.Option(help="Folder with the images of --labels.")] = None,
+    images: Annotated[
+        str | None, typer.Option(metavar="PLACE", help=f"Those of --labels. {IMAGES_HELP}")
+    ] = None,
     features: Annotated[
         Path | None, typer.Option(help="Ready features of the images of --labels: .npy, floats [N, D].")
     ] = None,

@@ -222,13 +222,13 @@ def _show_classes(console: Console, about: Description) -> None:
         console.print("All classes: --out classes.csv writes them, --json prints them.", highlight=False)
 
 
-def show_coverage(console: Console, found: Coverage, folder: Path) -> None:
+def show_coverage(console: Console, found: Coverage, place: str) -> None:
     """Print which files have no labels, and which labels no file."""
 
     def line(text: str) -> None:
         console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-    line(f"{folder}: {counted(found.files, 'image files')}")
+    line(f"{place}: {counted(found.files, 'image files')}")
     if found.unnamed:
         line(f"  not named by the labels: {len(found.unnamed):,} ({some(found.unnamed)})")
     if found.missing:

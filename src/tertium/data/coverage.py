@@ -1,16 +1,16 @@
-"""How a label file and a folder of images fit together."""
+"""How a label file and a place with images fit together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 
-from tertium.data.pictures import IMAGE_SUFFIXES, list_files
-from tertium.errors import InputError, some
+from tertium.data.sources.opening import Place, open_source
+from tertium.errors import some
 from tertium.labels.ids import spelling
 
 _NO_ENDING = "no ending"
@@ -20,41 +20,42 @@ _NO_ENDING = "no ending"
 class Coverage:
     """Which files have labels, and which labelled images have a file."""
 
-    files: int  # images in the folder
+    files: int  # images that there are
     unnamed: list[str]  # of these, what the labels do not name
     missing: list[str]  # labelled images without a file
     respelt: dict[str, str]  # of these, the file whose name differs only in case, ending or normal form
     unread: dict[str, int]  # endings that are not read, and how many files have them
 
 
-def coverage(folder: str | Path, names: Sequence[str]) -> Coverage:
-    """Compare the files below a folder with the images that labels name.
+def coverage(place: Place, names: Sequence[str]) -> Coverage:
+    """Compare the images of a folder, or of another place, with those that labels name.
 
     Hidden files do not count.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
-    files = [name for name in list_files(folder) if not PurePosixPath(name).name.startswith(".")]
-    images = [name for name in files if name.lower().endswith(IMAGE_SUFFIXES)]
+    source = open_source(place)
+    images, others = (
+        [name for name in found if not PurePosixPath(name).name.startswith(".")]
+        for found in (source.names, source.unread)
+    )
     there, named = set(images), set(names)
     missing = [name for name in names if name not in there]
-    endings = Counter(PurePosixPath(name).suffix.lower() or _NO_ENDING for name in files if name not in there)
+    endings = Counter(PurePosixPath(name).suffix.lower() or _NO_ENDING for name in others)
     return Coverage(
         files=len(images),
         unnamed=[name for name in images if name not in named],
         missing=missing,
-        respelt=_respelt(missing, files),
+        respelt=_respelt(missing, [*others, *images]),  # of two that fit, an image
         unread=dict(endings.most_common()),
     )
 
 
-def unused_files(folder: str | Path, names: Sequence[str]) -> str | None:
-    """Return a sentence on the image files of a folder that labels do not name; None if they name all."""
-    found = coverage(folder, names)
+def unused_files(place: Place, names: Sequence[str]) -> str | None:
+    """Return a sentence on the image files of a place that labels do not name; None if they name all."""
+    source = open_source(place)
+    found = coverage(source, names)
     if not found.unnamed:
         return None
-    share = f"{len(found.unnamed):,} of the {found.files:,} image files in {folder}"
+    share = f"{len(found.unnamed):,} of the {found.files:,} image files in {source.place}"
     return f"{share} are not named by the labels and are not used: {some(found.unnamed)}"
 
 

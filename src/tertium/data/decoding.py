@@ -85,18 +85,12 @@ def open_image(path: Path, within: int | None = None) -> Image.Image:
     With ``within``, neither side is longer than that: for people to look at, or to check a file.
     """
     with reading(path) as file:
-        return _decoded(file, str(path), within)[0]
-
-
-def open_measured(path: Path) -> tuple[Image.Image, Size]:
-    """Decode an image file as `open_image` does; also return its full size: a large one is made smaller."""
-    with reading(path) as file:
-        return _decoded(file, str(path), None)
+        return decoded(file, str(path), within)[0]
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
     """Decode the content of an image file, as `open_image` does; ``name`` is what a message calls it."""
-    return _decoded(io.BytesIO(content), name, None)[0]
+    return decoded(io.BytesIO(content), name, None)[0]
 
 
 @contextmanager
@@ -119,8 +113,11 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # should it have become a pipe meanwhile
 
 
-def _decoded(file: BinaryIO, name: str, within: int | None) -> tuple[Image.Image, Size]:
-    """Return an image, and the size that it has in its file, upright."""
+def decoded(file: BinaryIO, name: str, within: int | None) -> tuple[Image.Image, Size]:
+    """Decode an image file; also return its full size, upright: a large image is made smaller.
+
+    ``name`` is what a message calls it. With ``within``, neither side is longer than that.
+    """
     image = _opened(file, name)
     size, shape = image.size, f"{image.width:,} × {image.height:,} pixels"
     if math.prod(size) > LARGEST:

@@ -36,7 +36,9 @@ def contents(inputs: Inputs, progress: Progress | None = None) -> Hashes:
     progress = progress or Progress()
     progress.start("looking for copies", len(inputs), "images")
     found = np.empty(len(inputs), dtype=np.uint64)
-    for row, digest in ahead(inputs.pictures.checksum, range(len(inputs)), os.cpu_count() or 1):
+    for row, digest in ahead(
+        inputs.pictures.checksum, inputs.pictures.stored().tolist(), os.cpu_count() or 1
+    ):
         found[row] = int.from_bytes(digest[:8], "little")
         progress.advance()
     return found

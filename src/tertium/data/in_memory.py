@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tertium.data.decoding import plain
+from tertium.data.decoding import Size, plain
 from tertium.data.pictures import ArrayPictures, Pictures
 from tertium.errors import InputError
 
@@ -43,6 +43,11 @@ class ItemPictures:
             image.thumbnail((within, within))
         return image
 
+    def measured(self, row: int) -> tuple[Image.Image, Size]:
+        """Return one image, and its size."""
+        image = self.open(row)
+        return image, image.size
+
     def select(self, rows: npt.NDArray[np.int64]) -> ItemPictures:
         """Return these rows only."""
         return ItemPictures(self.items, self.rows[rows])
@@ -53,6 +58,10 @@ class ItemPictures:
         found = hashlib.sha256(str(image.size).encode())
         found.update(image.tobytes())
         return found.digest()
+
+    def stored(self) -> npt.NDArray[np.int64]:
+        """Return the rows as they are."""
+        return np.arange(len(self.rows))
 
 
 def count_images(images: Any) -> int:
@@ -78,9 +87,7 @@ def pictures_of(images: Any) -> Pictures:
     count = count_images(images)
     if not hasattr(images, "dtype"):
         if count and isinstance(_first_of(images[0]), str | Path):
-            raise InputError(
-                "images cannot be a list of paths; give the folder, and name the files in the labels"
-            )
+            raise InputError("the items of a dataset are images, not paths; give the paths alone, in a list")
         return ItemPictures(images, np.arange(count))
     array = _array(images)
     if array.ndim not in (3, 4):

@@ -17,11 +17,12 @@ import numpy.typing as npt
 
 from tertium.data.feature_files import feature_names, fingerprint, load_features, spread
 from tertium.data.in_memory import count_images, pictures_of
-from tertium.data.pictures import Pictures, folder_names, folder_pictures
+from tertium.data.pictures import Pictures, SourcePictures
+from tertium.data.sources.opening import Place, is_place, names_in, open_source
 from tertium.errors import InputError
 
-# A folder; or images in memory, as `tertium.data.in_memory` reads them.
-Images = str | Path | npt.NDArray[Any] | Sequence[Any]
+# A folder or another place (docs/images.md); or images in memory, as `tertium.data.in_memory` reads them.
+Images = Place | npt.NDArray[Any] | Sequence[Any]
 Features = str | Path | npt.NDArray[Any]  # a .npy file, or an array [N, D]
 BATCH = 256  # rows that are read at once
 _WINDOW, _PICTURES = 2**24, 2**16  # bytes of features, and images, that are opened at a time
@@ -40,9 +41,11 @@ def open_inputs(
     """
     if (images is None) == (features is None):
         raise InputError("give either images or features")
+    if is_place(images):
+        source = open_source(images)
+        wanted = names_in(source) if names is None else list(names)
+        return Inputs(wanted, SourcePictures.of(source, wanted), None)
     wanted = names_of(images, features) if names is None else list(names)
-    if isinstance(images, str | Path):
-        return Inputs(wanted, folder_pictures(images, wanted), None)
     if images is not None:
         _check_rows(count_images(images), len(wanted))
         return Inputs(wanted, pictures_of(images), None)
@@ -78,8 +81,8 @@ def names_of(images: Images | None, features: Features | None) -> list[str]:
     """Return ids for inputs that come without labels: file names, or row numbers."""
     if (images is None) == (features is None):
         raise InputError("give either images or features")
-    if isinstance(images, str | Path):
-        return folder_names(Path(images))
+    if is_place(images):
+        return names_in(open_source(images))
     if isinstance(features, str | Path):
         names = feature_names(features)
         if names is not None:

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import posixpath
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tertium.data.decoding import open_image, reading
-from tertium.errors import InputError, some
+from tertium.data.decoding import Size, decoded
+from tertium.data.sources.opening import Place, find, names_in, numbers_of, open_source
+from tertium.data.sources.source import ImageSource
+from tertium.errors import InputError
 from tertium.progress import Progress
 
-IMAGE_SUFFIXES = (
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".webp",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".avif",
-    ".heic",
-    ".heif",
-)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _AHEAD = 4  # items for each thread that may wait
@@ -46,6 +33,10 @@ class Pictures(Protocol):
         """Return one image in RGB, decoded; with ``within``, neither of its sides is longer than that."""
         ...
 
+    def measured(self, row: int) -> tuple[Image.Image, Size]:
+        """Return one image, and its full size: a large one is made smaller."""
+        ...
+
     def select(self, rows: npt.NDArray[np.int64]) -> Pictures:
         """Return these rows only."""
         ...
@@ -54,29 +45,52 @@ class Pictures(Protocol):
         """Return the SHA-256 of all that decoding sees: an edited image has another."""
         ...
 
+    def stored(self) -> npt.NDArray[np.int64]:
+        """Return all rows, in the order in which reading them is quickest."""
+        ...
+
 
 @dataclass(frozen=True)
-class FolderPictures:
-    """Image files below a folder, named by the image ids of the labels."""
+class SourcePictures:
+    """Images of a source, in the order of some names."""
 
-    folder: Path
-    names: Sequence[str]
+    source: ImageSource
+    names: Sequence[str]  # as the labels spell them
+    numbers: npt.NDArray[np.int64]  # in the source
+
+    @classmethod
+    def of(cls, source: ImageSource, names: Sequence[str]) -> SourcePictures:
+        """Find the images that the labels name; all must be there."""
+        return cls(source, names, numbers_of(source, names))
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.numbers)
 
     def open(self, row: int, within: int | None = None) -> Image.Image:
-        """Decode one file; a damaged one is an `InputError` that names it."""
-        return open_image(self.folder / self.names[row], within)
+        """Decode one image; a damaged one is an `InputError` that names it."""
+        return self._decoded(row, within)[0]
 
-    def select(self, rows: npt.NDArray[np.int64]) -> FolderPictures:
+    def measured(self, row: int) -> tuple[Image.Image, Size]:
+        """Decode one image."""
+        return self._decoded(row, None)
+
+    def _decoded(self, row: int, within: int | None) -> tuple[Image.Image, Size]:
+        number = int(self.numbers[row])
+        with self.source.open(number) as file:
+            return decoded(file, self.source.where(number), within)
+
+    def select(self, rows: npt.NDArray[np.int64]) -> SourcePictures:
         """Return these rows only."""
-        return FolderPictures(self.folder, [self.names[row] for row in rows])
+        return SourcePictures(self.source, [self.names[row] for row in rows], self.numbers[rows])
 
     def checksum(self, row: int) -> bytes:
-        """Of the bytes of the file."""
-        with reading(self.folder / self.names[row]) as content:
-            return hashlib.file_digest(content, "sha256").digest()
+        """Of the bytes of the image file."""
+        with self.source.open(int(self.numbers[row])) as content:
+            return hashlib.file_digest(content, "sha256").digest()  # type: ignore[arg-type]
+
+    def stored(self) -> npt.NDArray[np.int64]:
+        """Return the rows as they are stored."""
+        return np.argsort(self.numbers, kind="stable")
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,11 @@ class ArrayPictures:
             image.thumbnail((within, within))
         return image
 
+    def measured(self, row: int) -> tuple[Image.Image, Size]:
+        """Return one image."""
+        image = self.open(row)
+        return image, image.size
+
     def select(self, rows: npt.NDArray[np.int64]) -> ArrayPictures:
         """Return these rows only."""
         return ArrayPictures(self.images[rows])
@@ -105,117 +124,50 @@ class ArrayPictures:
         found.update(np.ascontiguousarray(self.images[row]).data)
         return found.digest()
 
-
-def folder_pictures(folder: str | Path, names: Sequence[str]) -> FolderPictures:
-    """Return the images that the labels name, after checking that every file is there."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
-    there = set(list_images(folder))
-    files = [name if name in there else _inside(folder, name) for name in names]
-    missing = [name for name, file in zip(names, files, strict=True) if file not in there]
-    if missing:
-        _explain_unread(folder, missing)
-        raise InputError(
-            f"{folder}: {len(missing):,} of {len(names):,} labelled images are missing: {some(missing)}"
-        )
-    if files != list(names):
-        _check_twins(folder, names, files)
-    return FolderPictures(folder, names)
-
-
-def _inside(folder: Path, name: str) -> str:
-    """Return a name as `list_images` has it, without ``./`` and such; it must not lead out of the folder.
-
-    >>> _inside(Path("photos"), "./a//b.jpg")
-    'a/b.jpg'
-    """
-    if posixpath.isabs(name) or ".." in name.split("/"):
-        raise InputError(f'{folder}: the image "{name}" is not named by a path inside this folder')
-    return posixpath.normpath(name)
-
-
-def _explain_unread(folder: Path, missing: Sequence[str]) -> None:
-    """Say so if the first file that is missing is there, but not of a kind that is read."""
-    if not missing[0].lower().endswith(IMAGE_SUFFIXES) and (folder / missing[0]).is_file():
-        raise InputError(
-            f"{folder / missing[0]}: not an image by its name; names end with {', '.join(IMAGE_SUFFIXES)}"
-        )
-
-
-def _check_twins(folder: Path, names: Sequence[str], files: Sequence[str]) -> None:
-    """Refuse two names of one file, such as a.jpg and ./a.jpg: they would be two images."""
-    first: dict[str, str] = {}
-    for name, file in zip(names, files, strict=True):
-        if first.setdefault(file, name) != name:
-            raise InputError(f'{folder}: "{first[file]}" and "{name}" are the same image; label it once')
-
-
-def list_images(folder: Path) -> list[str]:
-    """Return the image files below a folder, as sorted paths relative to it."""
-    return [name for name in list_files(folder) if name.lower().endswith(IMAGE_SUFFIXES)]
-
-
-def list_files(folder: Path) -> list[str]:
-    """Return all files below a folder, as sorted paths relative to it."""
-    found = []
-    for where, _, files in os.walk(folder):
-        inside = os.path.relpath(where, folder)
-        found += [name if inside == "." else f"{inside}/{name}" for name in files]
-    return sorted(found)
-
-
-def folder_names(folder: Path) -> list[str]:
-    """Return the image files below a folder that must be there and have some."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
-    found = list_images(folder)
-    if not found:
-        raise InputError(f"{folder}: there are no images in it")
-    try:
-        "".join(found).encode()
-    except UnicodeEncodeError as error:  # Python's way to name bytes that are no text
-        strange = next(name for name in found if error.object[error.start] in name)
-        raise InputError(f"{folder}: the file name {strange!r} is not UTF-8; rename it") from None
-    return found
+    def stored(self) -> npt.NDArray[np.int64]:
+        """Return the rows as they are."""
+        return np.arange(len(self.images))
 
 
 def check_pictures(pictures: Pictures, tick: Callable[[], None]) -> None:
-    """Decode every file once, small, so that a damaged one is named before training starts."""
-    if isinstance(pictures, FolderPictures):
+    """Decode every image file once, small, so that a damaged one is named before training starts."""
+    if isinstance(pictures, SourcePictures):
         for _, fault in _faults(pictures):
             if fault is not None:
                 raise fault
             tick()
 
 
-def damaged(folder: str | Path, names: Sequence[str], progress: Progress) -> dict[str, str]:
-    """Decode every file once; return a sentence on each that is there but cannot be read, by its name."""
-    folder = Path(folder)
-    there = set(folder_names(folder))
-    pictures = FolderPictures(folder, [name for name in names if _inside(folder, name) in there])
+def damaged(place: Place, names: Sequence[str], progress: Progress) -> dict[str, str]:
+    """Decode every image once; return a sentence on each that is there but cannot be read, by its name."""
+    source = open_source(place)
+    names_in(source)  # there must be some
+    numbers = find(source, names)
+    there = np.flatnonzero(numbers >= 0)
+    pictures = SourcePictures(source, [names[row] for row in there.tolist()], numbers[there])
     progress.start("checking images", len(pictures), "images")
     found = {}
-    for name, fault in _faults(pictures):
+    for row, fault in _faults(pictures):
         if fault is not None:
-            found[name] = str(fault)
+            found[pictures.names[row]] = str(fault)
         progress.advance()
     if len(found) == len(names):
-        raise InputError(f"{folder}: none of the images can be read ({found[names[0]]})")
-    return found
+        raise InputError(f"{source.place}: none of the images can be read ({found[names[0]]})")
+    return {name: found[name] for name in names if name in found}
 
 
-def _faults(pictures: FolderPictures) -> Iterator[tuple[str, InputError | None]]:
-    """Yield each name with what is wrong with its file."""
+def _faults(pictures: SourcePictures) -> Iterator[tuple[int, InputError | None]]:
+    """Yield each row with what is wrong with its image."""
 
-    def check(name: str) -> InputError | None:
+    def check(row: int) -> InputError | None:
         try:
-            open_image(pictures.folder / name, within=1)
+            pictures.open(row, within=1)
         except InputError as error:
             return error
         return None
 
-    return ahead(check, pictures.names, os.cpu_count() or 1)  # Pillow decodes outside the interpreter lock
+    # Pillow decodes outside the interpreter lock.
+    return ahead(check, pictures.stored().tolist(), os.cpu_count() or 1)
 
 
 def ahead(

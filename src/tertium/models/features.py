@@ -24,7 +24,7 @@ import torch
 from tertium.data.decoding import PIXELS
 from tertium.data.feature_files import is_written_by_us, names_file, write_feature_names
 from tertium.data.inputs import BATCH
-from tertium.data.pictures import FolderPictures, Pictures, ahead, resized
+from tertium.data.pictures import Pictures, SourcePictures, ahead, resized
 from tertium.errors import InputError
 from tertium.files import keep_files, make_folder, replacing, reserve, write_json
 from tertium.models.classifier import Backbone
@@ -107,7 +107,7 @@ class Extractor:
                 store.settle()
                 yield store.take(keys)
 
-    def save(self, pictures: FolderPictures, out: str | Path) -> list[str]:
+    def save(self, pictures: SourcePictures, out: str | Path) -> list[str]:
         """Write the features as a ``.npy`` file, with a file beside it that names the rows.
 
         Damaged images have no row: the sentences that name them are returned, and written beside it too.
@@ -118,7 +118,7 @@ class Extractor:
         with self._filled(pictures, broken, out.with_name(f"{out.name}.partial")) as (store, keys):
             rows = np.setdiff1d(np.arange(len(keys)), list(broken))
             if not rows.size:
-                raise InputError(f"{pictures.folder}: none of the images can be read ({broken[0]})")
+                raise InputError(f"{pictures.source.place}: none of the images can be read ({broken[0]})")
             with replacing(out) as temporary:
                 array = np.lib.format.open_memmap(
                     temporary, mode="w+", dtype=np.float16, shape=(len(rows), self._backbone.width)
@@ -130,8 +130,9 @@ class Extractor:
                 # First the names: of another array they are refused, but an array without names would be
                 # taken in the order of the labels.
                 write_feature_names(out, array, [pictures.names[row] for row in rows], self.about)
-        _list_broken(_broken_file(out), list(broken.values()))
-        return list(broken.values())
+        sentences = [broken[row] for row in sorted(broken)]
+        _list_broken(_broken_file(out), sentences)
+        return sentences
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -180,7 +181,7 @@ class Extractor:
                 return error
 
         def missing() -> Iterator[tuple[bytes, Pixels]]:
-            for row, found in ahead(look, range(len(pictures)), self._threads):
+            for row, found in ahead(look, pictures.stored().tolist(), self._threads):
                 if isinstance(found, InputError):
                     if broken is None:
                         raise found

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, count
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
-from tertium.data.decoding import Size, open_measured, plain
-from tertium.data.pictures import resized
+from tertium.data.decoding import Size, plain
+from tertium.data.kinds.listed import of_paths
+from tertium.data.pictures import Pictures, SourcePictures, resized
+from tertium.data.sources.opening import Place, open_source
 from tertium.errors import InputError, did_you_mean
 from tertium.files import filling, keep_files, replacing
 from tertium.models.classifier import Classifier
@@ -182,8 +184,8 @@ class _Seen:
     size: Size  # in the file, upright
 
     @classmethod
-    def of(cls, trained: Trained, path: Path) -> _Seen:
-        image, full = open_measured(path)
+    def of(cls, trained: Trained, pictures: Pictures, row: int) -> _Seen:
+        image, full = pictures.measured(row)
         shrink = _PANEL / max(image.size)
         size = max(round(image.width * shrink), 1), max(round(image.height * shrink), 1)
         panel = image.resize(size, Image.Resampling.LANCZOS)
@@ -192,9 +194,10 @@ class _Seen:
 
 def explain_files(
     trained: Trained,
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     out: Path,
     *,
+    images: Place | None = None,
     classes: Sequence[str] | None = None,
     top: int = 5,
     overwrite: bool = True,
@@ -202,45 +205,54 @@ def explain_files(
 ) -> list[Row]:
     """Write a picture for each image file, and ``explained.csv`` with the numbers, to a folder.
 
-    Without ``overwrite`` none of these may be there.
+    With ``images``, a folder or another place (docs/images.md), the paths are names of images in it. Without
+    ``overwrite`` none of the files may be there.
     """
     progress = progress or Progress()
     check_places(trained.model)
     chosen = None if classes is None else _columns(trained, classes)
-    for path in paths:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; name image files, such as {path}/*.jpg")
-    targets = _targets(paths, out)
-    keep_files([out / name for name in (*targets.values(), _TABLE)], overwrite=overwrite)
+    pictures = _named(paths) if images is None else SourcePictures.of(open_source(images), _texts(paths))
+    targets = _targets(pictures, out)
+    keep_files([out / name for name in (*targets, _TABLE)], overwrite=overwrite)
     rows: list[Row] = []
     with filling(out) as folder:
-        progress.start("explaining", len(paths), "images")
-        for start in range(0, len(paths), _BATCH):
-            some = paths[start : start + _BATCH]
-            seen = [_Seen.of(trained, path) for path in some]
+        progress.start("explaining", len(pictures), "images")
+        for start in range(0, len(pictures), _BATCH):
+            some = range(start, min(start + _BATCH, len(pictures)))
+            seen = [_Seen.of(trained, pictures, row) for row in some]
             explained = _explained(trained, [each.squashed for each in seen], chosen, top)
-            for path, image, found in zip(some, seen, explained, strict=True):
-                names = [trained.classes[column] for column in found.columns]
-                _picture(image, path.name, names, found).save(folder / targets[path])
+            for row, image, found in zip(some, seen, explained, strict=True):
+                name, names = pictures.names[row], [trained.classes[column] for column in found.columns]
+                _picture(image, PurePath(name).name, names, found).save(folder / targets[row])
                 places = (found.peaks * image.size).tolist()
                 numbers = zip(names, found.probabilities.tolist(), places, strict=True)
-                rows += [Row(str(path), name, value, x, y) for name, value, (x, y) in numbers]
+                rows += [Row(name, label, value, x, y) for label, value, (x, y) in numbers]
                 progress.advance()
         _write_rows(folder / _TABLE, rows)
     return rows
 
 
-def _targets(paths: Sequence[Path], out: Path) -> dict[Path, str]:
+def _texts(paths: Sequence[str | Path]) -> list[str]:
+    """Return each path once."""
+    return list(dict.fromkeys(map(str, paths)))
+
+
+def _named(paths: Sequence[str | Path]) -> SourcePictures:
+    for path in map(Path, paths):
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; name image files, such as {path}/*.jpg")
+    names = _texts(paths)
+    return SourcePictures.of(of_paths(names), names)
+
+
+def _targets(pictures: SourcePictures, out: Path) -> list[str]:
     """Return what the picture of each image is called: as itself, with a number if another is so too."""
-    taken: set[str] = set()
-    found: dict[Path, str] = {}
-    for path in dict.fromkeys(paths):
+    found: list[str] = []
+    for path in map(PurePath, pictures.names):
         marks = chain([""], (f"-{number}" for number in count(2)))
-        name = next(name for mark in marks if (name := f"{path.stem}{mark}.png") not in taken)
-        taken.add(name)
-        found[path] = name
-    sources = {os.path.realpath(path) for path in paths}
-    for name in found.values():
+        found.append(next(name for mark in marks if (name := f"{path.stem}{mark}.png") not in found))
+    sources = {os.path.realpath(pictures.source.where(number)) for number in pictures.numbers.tolist()}
+    for name in found:
         if os.path.realpath(out / name) in sources:
             raise InputError(f"{out / name}: the picture would replace the image; choose another --out")
     return found

@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tertium.data.decoding import open_image
 from tertium.data.feature_files import load_features
-from tertium.data.pictures import list_images, resized
+from tertium.data.inputs import open_inputs
+from tertium.data.pictures import resized
 from tertium.errors import InputError
 from tertium.files import read_sealed, replacing
 from tertium.models.classifier import Backbone, Classifier
@@ -240,9 +240,9 @@ def _real(run: Path, trained: Trained) -> Any:
         if trained.model.backbone is None:
             found = load_features(data.features or "")[:_REAL]
             return found.astype(np.float32) if found.shape[1] == trained.model.width else empty
-        folder, size = Path(data.images or ""), trained.image_size
-        names = list_images(folder)[:_REAL]
-        pixels = [np.asarray(resized(open_image(folder / name), size)) for name in names]
-        return np.stack(pixels) if pixels else empty
+        pictures = open_inputs(data.images or "").pictures
+        assert pictures is not None
+        some = range(min(len(pictures), _REAL))
+        return np.stack([np.asarray(resized(pictures.open(row), trained.image_size)) for row in some])
     except (InputError, KeyError, TypeError):
         return empty

@@ -14,6 +14,7 @@ import torch
 
 from tertium.data.batches import Order, loader
 from tertium.data.inputs import Images, names_of
+from tertium.data.sources.opening import is_place
 from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing, write_json
 from tertium.labels.formats.coco import Boxes
@@ -88,7 +89,7 @@ def pointing_game(
     tolerance: float = TOLERANCE,
     progress: Progress | None = None,
 ) -> Pointing:
-    """Play the pointing game on images of a folder, or on pixels [N, H, W, 3] in the order of the boxes.
+    """Play the pointing game on the images of a place, or on pixels [N, H, W, 3] in the order of the boxes.
 
     For each class with a box in an image, the middle of the highest place of its map is a hit if it is at
     most ``tolerance`` pixels from one of the class's boxes, in pixels of the image size given in the boxes
@@ -163,7 +164,7 @@ def _arrange(trained: Trained, boxes: Boxes, images: Images) -> tuple[_Game, tup
 
 def _there(boxes: Boxes, images: Images) -> npt.NDArray[np.bool_]:
     """Return which images of the boxes there are."""
-    if not isinstance(images, str | Path):
+    if not is_place(images):
         return np.ones(len(boxes.images), dtype=bool)
     files = names_of(images, None)
     there = np.asarray(pc.is_in(boxes.images, value_set=pa.array(files, pa.string())))
@@ -176,7 +177,7 @@ def _there(boxes: Boxes, images: Images) -> npt.NDArray[np.bool_]:
 def _points(trained: Trained, game: _Game, boxes: Boxes, images: Images, progress: Progress) -> Points:
     """Return where each pair's map is highest."""
     rows, place = np.unique(game.rows, return_inverse=True)
-    if isinstance(images, str | Path):
+    if is_place(images):
         inputs = trained.inputs(images, None, boxes.images.take(pa.array(rows)).to_pylist())
     else:
         inputs = trained.inputs(images, None, boxes.images.to_pylist()).select(rows)

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.data.identity import contents, load_contents
-from tertium.data.inputs import BATCH, Features, Images, Inputs, names_of
+from tertium.data.inputs import BATCH, Features, Images, Inputs
 from tertium.data.pictures import damaged
+from tertium.data.sources.opening import is_place, names_in, open_source
+from tertium.data.sources.source import ImageSource
 from tertium.errors import InputError
 from tertium.files import keep_inputs
 from tertium.labels.opening import Source, open_labels, place_of
@@ -102,9 +104,9 @@ def predict(
 ) -> Predicted:
     """Return the probability of each class for each image, or write them to ``out``, .csv or .parquet.
 
-    Images are those of a folder, sorted by name; with ``labels`` (or one ``split`` of them) the images that
-    these list, in their order. With ``top`` a file has lines image, label, probability for the most probable
-    classes of each image. ``skip_damaged`` leaves out images that cannot be read.
+    Images are all that there are, in a folder sorted by name; with ``labels`` (or one ``split`` of them)
+    those that these list, in their order. With ``top`` a file has lines image, label, probability for the
+    most probable classes of each image. ``skip_damaged`` leaves out images that cannot be read.
 
     If predicting images to a file is ended in the middle, the same call goes on where it was (docs/scale.md).
     """
@@ -124,9 +126,10 @@ def predict(
         if labels is not None:
             names = open_labels(labels, split=split, progress=progress).images.to_pylist()
         faults: dict[str, str] = {}
+        given = images
         if skip_damaged:
-            names, faults = _readable(images, names, progress)
-        inputs = known.inputs(images, features, names)
+            given, names, faults = _readable(images, names, progress)
+        inputs = known.inputs(given, features, names)
         return _loaded(model, known), inputs, faults
 
     loaded, inputs, faults = agreed(prepare)
@@ -152,13 +155,14 @@ def predict(
 
 def _readable(
     images: Images | None, names: Sequence[str] | None, progress: Progress | None
-) -> tuple[list[str], dict[str, str]]:
-    """Return the images of a folder that can be read, and what is wrong with the others."""
-    if not isinstance(images, str | Path):
-        raise InputError("only a folder of images can have damaged ones to skip")
-    names = names_of(images, None) if names is None else names
-    faults = damaged(images, names, progress or Progress())
-    return [name for name in names if name not in faults], faults
+) -> tuple[ImageSource, list[str], dict[str, str]]:
+    """Return where images are, which of them can be read, and what is wrong with the others."""
+    if not is_place(images):
+        raise InputError("only image files can be damaged and skipped: give images, and not as an array")
+    source = open_source(images)
+    names = names_in(source) if names is None else names
+    faults = damaged(source, names, progress or Progress())
+    return source, [name for name in names if name not in faults], faults
 
 
 # ---- figures ---------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tertium.data.identity import contents
 from tertium.data.in_memory import count_images
 from tertium.data.inputs import Features, Images, open_inputs
 from tertium.data.pictures import damaged
+from tertium.data.sources.opening import is_place, open_source
 from tertium.errors import InputError, some
 from tertium.labels import Labels
 from tertium.labels.describe import setting_of_training
@@ -62,10 +63,11 @@ def train(
 ) -> Outcome:
     """Train a classifier on images or ready features whose labels may be mostly unknown.
 
-    ``labels`` is a file or `Labels`; ``images`` a folder, pixels [N, H, W, 3] or [N, 3, H, W], or a list or
-    dataset of images in the order of the labels; ``features`` a ``.npy`` file or an array [N, D]. ``method``
-    is a name or a `Method`; every other setting and every parameter of the method can be given by name
-    (``epochs=5``, ``positive_weight=5``). With ``out`` a run folder is written.
+    ``labels`` is a file or `Labels`; ``images`` a folder or another place (docs/images.md), pixels
+    [N, H, W, 3] or [N, 3, H, W], or a list or dataset of images in the order of the labels; ``features`` a
+    ``.npy`` file or an array [N, D]. ``method`` is a name or a `Method`; every other setting and every
+    parameter of the method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run
+    folder is written.
 
     A label file is read with ``unlisted`` and ``classes`` (see `tertium.read_labels`). ``skip_damaged``
     leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. If the hidden
@@ -88,7 +90,10 @@ def train(
         _keep_inside(Path(out), [place_of(labels), images, features, truth, settings.weights])
     full = _truth(truth)
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
-    if progress is not None and isinstance(images, str | Path):
+    place = _place(images)
+    if is_place(images):
+        images = open_source(images)
+    if progress is not None and is_place(images):
         unused = unused_files(images, everything.images.to_pylist())
         if unused is not None:
             progress.note(f"Note: {unused}.")
@@ -109,7 +114,7 @@ def train(
                 unlisted=unlisted,
                 names=None if classes is None else list(classes),
                 left_out=left_out,
-                images=_place(images),
+                images=place,
                 features=_place(features),
                 truth=_place(truth),
                 scheme=scheme,
@@ -214,8 +219,8 @@ def _truth(given: Labels | str | Path | None) -> Labels | None:
 
 def _damaged(images: Images | None, labels: Labels, progress: Progress | None) -> list[str]:
     """Return the images that cannot be read, and say which."""
-    if not isinstance(images, str | Path):
-        raise InputError("only a folder of images can have damaged ones to skip")
+    if not is_place(images):
+        raise InputError("only image files can be damaged and skipped: give images, and not as an array")
     progress = progress or Progress()
     found = damaged(images, labels.images.to_pylist(), progress)
     if found:
@@ -369,7 +374,7 @@ def _rows(images: Images | None, features: Features | None) -> int | None:
         return None if feature_names(features) is not None else len(load_features(features))
     if features is not None:
         return len(features)
-    return None if isinstance(images, str | Path | None) else count_images(images)
+    return None if images is None or is_place(images) else count_images(images)
 
 
 def _place(given: Any) -> str | None:
