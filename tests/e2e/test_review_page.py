@@ -136,9 +136,10 @@ def visit(browser):
 
 
 @pytest.fixture(scope="session")
-def pictures(request):
-    """Where screenshots go, to be looked at: .pytest_cache/d/review-page."""
-    return request.config.cache.mkdir("review-page")
+def pictures(request, tmp_path_factory):
+    """Where screenshots go, to be looked at: .pytest_cache/d/review-page, if there is a cache."""
+    cache = getattr(request.config, "cache", None)
+    return tmp_path_factory.mktemp("review-page") if cache is None else cache.mkdir("review-page")
 
 
 def ready(page):
@@ -260,13 +261,212 @@ def test_one_class_until_nothing_is_left(server, visit, pictures, tmp_path):
     assert read_labels(tmp_path / "answers.csv").known == BUDGET - 1
 
 
+class Held:
+    """Responses for photos that wait until they are let go."""
+
+    def __init__(self, page):
+        self.routes, self.is_open = [], False
+        page.route("**/image/*", self._take)
+
+    def _take(self, route):
+        if self.is_open:
+            route.continue_()
+        else:
+            self.routes.append(route)
+
+    def let_go(self):
+        self.is_open = True
+        for route in self.routes:
+            route.continue_()
+
+
+def test_nothing_is_answered_before_the_photo_is_there(server, visit, pictures):
+    """The old photo is gone at once, keys and buttons do nothing, and the page says so."""
+    page = visit(server.start())
+    first, labels = seen(page)
+    assert page.locator("#image").is_visible()
+    held = Held(page)
+    page.reload()  # what was loaded ahead is in the browser's cache; a reload asks again
+    page.wait_for_selector("main.loading")
+    assert not page.locator("#image").is_visible()
+    assert "Keys and buttons do nothing until it is there" in page.locator("#unseen").inner_text()
+    assert seen(page)[0] == first
+    for key in ("y", "n", "a", "s", "ArrowRight", "u"):
+        page.keyboard.press(key)
+    page.locator("li.question button.present").first.click()
+    assert "Not counted" in page.locator("#status").inner_text()
+    page.screenshot(path=pictures / "loading.png")
+    assert server.log() == []
+    held.let_go()
+    ready(page)
+    assert page.locator("#image").is_visible()
+    assert not page.locator("#unseen").is_visible()
+    press(page, "y")
+    assert server.log() == [("ada", first, next(iter(labels)), "present")]
+
+
+def test_the_next_photo_hides_the_last(server, visit):
+    page = visit(server.start())
+    first = seen(page)[0]
+    held = Held(page)
+    page.route("**/api/next", lambda route: route.fulfill(json=unseen_photo(route)))
+    page.keyboard.press("a")  # the last of this image
+    page.wait_for_selector("main.loading")
+    assert seen(page)[0] != first
+    assert not page.locator("#image").is_visible()
+    before = len(server.log())
+    page.keyboard.press("y")
+    page.wait_for_selector("text=Not counted")
+    held.let_go()
+    ready(page)
+    assert len(server.log()) == before
+
+
+def unseen_photo(route):
+    """Let the next photo have an address that the browser cannot have in its cache."""
+    found = route.fetch().json()
+    return found | {"version": found["version"] + "-again"}
+
+
+def test_a_photo_that_cannot_be_shown_can_only_be_skipped(server, visit):
+    page = visit(server.start())
+    page.route("**/image/*", lambda route: route.fulfill(status=200, content_type="image/jpeg", body=b"no"))
+    page.reload()
+    ready(page)
+    assert "Only skip is possible." in page.locator("#unseen").inner_text()
+    press(page, "y")
+    assert "Only skip is possible" in page.locator("#status").inner_text()
+    assert server.log() == []
+    press(page, "s")
+    assert [row[3] for row in server.log()] == ["skip"]
+
+
+def scale(page):
+    return page.evaluate("new DOMMatrix(getComputedStyle(document.getElementById('layers')).transform).a")
+
+
+def offset(page):
+    matrix = "new DOMMatrix(getComputedStyle(document.getElementById('layers')).transform)"
+    return page.evaluate(f"[{matrix}.e, {matrix}.f]")
+
+
+def test_zoom_and_pan(server, visit, pictures):
+    page = visit(server.start())
+    box = page.locator("#picture").bounding_box()
+    middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert scale(page) == 1
+    page.keyboard.press("+")
+    page.keyboard.press("=")
+    assert scale(page) == pytest.approx(2.25)
+    assert page.locator("#level").inner_text() == "225 %"
+    before = offset(page)
+    page.keyboard.press("Shift+ArrowRight")  # moves, and answers nothing
+    assert offset(page)[0] == pytest.approx(before[0] - 0.2 * box["width"], abs=1)
+    assert server.log() == []
+    page.keyboard.press("-")
+    assert scale(page) == pytest.approx(1.5)
+    page.keyboard.press("0")
+    assert (scale(page), offset(page)) == (1, [0, 0])
+    page.keyboard.press("Shift+ArrowRight")  # the whole photo stays where it is
+    assert offset(page) == [0, 0]
+
+    page.mouse.move(box["x"] + 50, box["y"] + 40)
+    page.mouse.wheel(0, -200)
+    page.wait_for_function("document.getElementById('level').textContent !== '100 %'")
+    grown = scale(page)
+    assert grown > 1.2
+    # What was under the pointer still is.
+    assert offset(page) == pytest.approx([50 * (1 - grown), 40 * (1 - grown)], abs=1)
+    page.keyboard.press("0")
+    page.mouse.dblclick(*middle)
+    assert scale(page) == pytest.approx(2.5)
+    start = offset(page)
+    page.mouse.down()
+    page.mouse.move(middle[0] + 60, middle[1] - 30, steps=3)
+    page.mouse.up()
+    assert offset(page) == pytest.approx([start[0] + 60, start[1] - 30], abs=1)
+    page.screenshot(path=pictures / "zoomed.png")
+    page.mouse.move(*middle)
+    page.mouse.down()
+    page.mouse.move(middle[0] + 5000, middle[1], steps=3)  # never beyond its edge
+    page.mouse.up()
+    assert offset(page)[0] == 0
+    page.mouse.dblclick(*middle)
+    assert scale(page) == 1
+    page.get_by_role("button", name="Zoom in").click()
+    assert scale(page) == pytest.approx(1.5)
+    press(page, "y")
+    assert scale(page) == pytest.approx(1.5)  # the same photo, the next label
+    press(page, "a")
+    assert scale(page) == 1  # another photo
+
+
+PINCH = """([x, y]) => {
+  const box = document.getElementById('picture');
+  const send = (kind, id, dx) => box.dispatchEvent(new PointerEvent(kind, {
+    pointerId: id, pointerType: 'touch', clientX: x + dx, clientY: y, bubbles: true }));
+  box.setPointerCapture = () => {};
+  send('pointerdown', 1, -20); send('pointerdown', 2, 20);
+  send('pointermove', 1, -40); send('pointermove', 2, 40);
+  send('pointerup', 1, -40); send('pointerup', 2, 40);
+}"""
+
+
+def test_two_fingers_enlarge(server, visit):
+    page = visit(server.start(), has_touch=True)
+    box = page.locator("#picture").bounding_box()
+    middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+    page.evaluate(PINCH, middle)
+    assert scale(page) == pytest.approx(2)
+    assert offset(page) == pytest.approx([-box["width"] / 2, -box["height"] / 2], abs=1)
+    page.evaluate(PINCH, middle)
+    assert scale(page) == pytest.approx(4)
+
+
+def test_two_people_answer_everything_and_see_where_they_differ(server, visit, pictures):
+    address = server.start("--answers-per-question", 2)
+    one = visit(address)
+    first, labels = seen(one)
+    press(one, "y")
+    press(one, "a")  # now this window has another image
+    assert f"0 of {BUDGET} answered by 2 people" in one.locator("#counts").inner_text()
+    two = visit(address)
+    two.fill("#who", "bob")
+    two.press("#who", "Enter")
+    ready(two)
+    for _ in range(BUDGET):  # this window had begun with another image
+        if seen(two)[0] == first:
+            break
+        press(two, "a")
+    assert seen(two) == (first, dict.fromkeys(labels))  # nobody sees what others said
+    press(two, "n")
+    assert server.log()[-1] == ("bob", first, next(iter(labels)), "absent")
+    assert f"1 of {BUDGET} answered by 2 people" in two.locator("#counts").inner_text()
+    two.goto(f"{address}results")
+    ready(two)
+    words = "several answers: 1; people differ on 1, 1 of them undecided"
+    assert words in two.inner_text("#agreement")
+    assert two.locator("#people tbody tr").count() == 2
+    assert "present: ada · absent: bob" in two.inner_text("#differing")
+    with sqlite3.connect(server.kept) as file:
+        times = [seconds for (seconds,) in file.execute("SELECT seconds FROM answers")]
+    assert all(0 <= seconds < WAIT / 1000 for seconds in times)
+    for name, width, scheme in (
+        (f"results-{scheme}-{width}", width, scheme) for scheme in ("light", "dark") for width in (400, 1200)
+    ):
+        two.set_viewport_size({"width": width, "height": 900})
+        two.emulate_media(color_scheme=scheme)
+        two.screenshot(path=pictures / f"{name}.png", full_page=True)
+        assert two.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+
+
 @pytest.mark.slow
 def test_names_are_text_and_the_page_fits_every_screen(server, visit, pictures):
     address = server.start()
     for name, about in {
         "wide": {},
         "dark": {"color_scheme": "dark"},
-        "phone": {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True},
+        "phone": {"viewport": {"width": 400, "height": 844}, "has_touch": True, "is_mobile": True},
     }.items():
         page = visit(address, **about)
         assert seen(page)[0].startswith(EVIL)

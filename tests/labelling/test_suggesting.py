@@ -262,6 +262,27 @@ def test_answers_are_the_truth_and_counted(world):
     assert (answered.dense()[rows, columns] == full.dense()[rows, columns]).all()
 
 
+def test_what_was_foretold_is_compared_with_what_came(world):
+    _, _, full = world
+    truth = full.dense()
+    rows = np.arange(200)
+    columns = rows % truth.shape[1]
+    chances = np.where(rows % 2, 0.8, 0.3)
+    found = simulating._foretold(simulating._Asked(rows, columns, chances), full, 3)
+    assert [(each.round, each.said.answers, each.said.next) for each in found] == [
+        (3, 20, 100),
+        (3, 50, 100),
+        (3, 100, 100),
+    ]
+    present = truth[rows, columns] > 0
+    for each, given in zip(found, (20, 50, 100), strict=True):
+        came = present[given : given + 100]
+        assert (each.present, each.said.present) == (came.sum(), present[:given].sum())
+        assert each.surprising == (came != (rows[given : given + 100] % 2 > 0)).sum()
+        assert each.held[0] == (each.said.next_present.low <= each.present <= each.said.next_present.high)
+    assert simulating._foretold(simulating._Asked(rows, columns), full, 3) == ()
+
+
 def test_points_are_averaged_over_seeds():
     points = [Point("random", 0, 10, 4, 0.5), Point("random", 1, 10, 2, 0.7), Point("tertium", 0, 10, 1, 0.1)]
     assert averaged(points, "random") == [(10, pytest.approx(0.3), pytest.approx(0.6))]
@@ -283,11 +304,18 @@ def test_the_command_asks(world, tmp_path, tertium):
 def test_the_command_simulates(world, tmp_path, tertium):
     folder, *_ = world
     data = ("--labels", folder / "full.parquet", "--features", folder / "x.npy", "--sample", 120)
-    options = ("--scheme", "random:0.1", "--budget", 20, "--rounds", 1, "--out", tmp_path / "asked.csv")
+    options = ("--scheme", "random:0.1", "--budget", 60, "--rounds", 1, "--out", tmp_path / "asked.csv")
     code, out, _ = tertium("rehearse", *data, *options)
     assert code == 0
     assert "mAP, uncertainty" in out
-    assert {path.name for path in tmp_path.iterdir()} == {"asked.csv", "asked.svg"}
+    assert "Forecasts: 1 were made of the next answers" in out  # after half of 60; before, there are too few
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"asked.csv", "asked.svg", "asked-forecasts.csv"}
+    header, line = (tmp_path / "asked-forecasts.csv").read_text().splitlines()
+    assert header.startswith(
+        "seed,round,answers,next,present,present_said,present_low,present_high,surprising"
+    )
+    assert line.startswith("0,1,30,30,")
 
 
 @pytest.mark.parametrize(

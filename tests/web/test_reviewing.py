@@ -31,7 +31,8 @@ from tertium.web.reviewing.access import Access
 from tertium.web.reviewing.answers import Answer, Answers, Question, Standing
 from tertium.web.reviewing.app import make_app
 from tertium.web.reviewing.desk import LEASE, Desk, Person, StaleError, find_round
-from tertium.web.reviewing.results import contradictions, export, given_values
+from tertium.web.reviewing.results import agreed, contradictions, disputed, export, given_values
+from tertium.web.reviewing.summary import Summary
 from tertium.web.reviewing.views import Views
 from tertium.web.sockets import listen
 
@@ -124,6 +125,7 @@ def test_an_answer_is_a_whole_row_and_so_is_taking_it_back(answers):
         "answer": "present",
         "shown": '{"heat": false}',
         "undoes": None,
+        "seconds": None,
     }
     assert (rows[1]["answer"], rows[1]["undoes"]) == ("undo", 1)
     assert len(rows) == 2
@@ -308,7 +310,8 @@ def test_exported_answers_are_read_and_merged(told, labels, tmp_path, suffix):
     np.testing.assert_array_equal(merged.with_classes(CLASSES).dense(merged.rows_of(labels.images)), expected)
     with open(done.table, encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
-    assert lines == [{"image": "4.jpg", "label": "dog", "present": "ada", "absent": "bob", "labels": ""}]
+    about = {"image": "4.jpg", "label": "dog", "present": "ada", "absent": "bob"}
+    assert lines == [about | {"labels": "", "decided": ""}]
 
 
 def test_contradictions_with_the_label_file_are_listed_and_written_as_people_say(told, labels, tmp_path):
@@ -342,7 +345,7 @@ def test_nothing_to_export(answers, labels, tmp_path):
         export(answers, labels, tmp_path / "answers.csv")
     add(answers, "present", who="ada")
     add(answers, "absent", who="bob")
-    with pytest.raises(InputError, match="people contradict each other on every label"):
+    with pytest.raises(InputError, match="as many people contradict as agree on every label"):
         export(answers, labels, tmp_path / "answers.csv")
     assert {path.suffix for path in tmp_path.iterdir()} <= {".sqlite", ".sqlite-wal", ".sqlite-shm"}
 
@@ -356,6 +359,219 @@ def test_given_values_are_those_of_the_file(labels, rng):
         assert value == dense[int(image[:-4]), CLASSES.index(name)]
     assert given_values(labels, []) == {}
     assert contradictions(Standing(), {}) == []
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_the_file_of_answers_says_who_when_and_how_long(answers, labels, clock, tmp_path, suffix):
+    """A line for each answer; as a label file it says what most people say."""
+    answers.add_round("key", QUESTIONS, [])
+    for who, said, seconds in (("ada", "present", 2.25), ("bob", "absent", None), ("eve", "present", 4.0)):
+        given_now = [Answer(QUESTIONS[0], said, {}, seconds)]
+        answers.add(given_now, who=who, window=who, step=who, round=1)
+        clock.wait(60)
+    add(answers, "skip", 3, who="ada")
+    out = tmp_path / f"answers.{suffix}"
+    done = export(answers, labels, out)
+    with open(out, encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, delimiter="," if suffix == "csv" else "\t"))
+    assert [(line["who"], line["said"], line["value"], line["seconds"]) for line in lines] == [
+        ("ada", "present", "present", "2.2"),
+        ("bob", "absent", "present", ""),
+        ("eve", "present", "present", "4.0"),
+    ]
+    assert [line["time"][11:19] for line in lines] == ["03:04:05", "03:05:05", "03:06:05"]
+    assert read_labels(out) == done.labels
+    assert done.labels.dense().tolist() == [[1]]
+    (only,) = done.contradictions
+    assert (only.present, only.absent, only.decided) == (("ada", "eve"), ("bob",), 1)
+
+
+def test_splits_and_odd_names_survive_the_file_of_answers(answers, tmp_path):
+    """Commas, quotes, semicolons and another person's separator are text."""
+    odd = 'a "cat", or; two'
+    lines = ["image,label,value,split", f'4.jpg,"{odd.replace(chr(34), chr(34) * 2)}",present,val']
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    given_labels = read_labels(tmp_path / "labels.csv")
+    answers.add_round("key", QUESTIONS, [])
+    for who in ("ada;bob", "=1+1"):
+        said = [Answer(Question("4.jpg", odd, 0.5, ""), "present", {})]
+        answers.add(said, who=who, window=who, step=who, round=1)
+    add(answers, "absent", 4, who="ada")  # an image that is in no split
+    done = export(answers, given_labels, tmp_path / "answers.csv")
+    found = read_labels(tmp_path / "answers.csv")
+    assert (found.classes, found.images) == (done.labels.classes, done.labels.images)
+    np.testing.assert_array_equal(found.dense(), done.labels.dense())
+    assert found.classes == (odd, "fox")
+    assert found.part("val").images.to_pylist() == ["4.jpg"]
+
+
+def test_most_people_decide_and_ties_enter_nothing(answers, labels, tmp_path):
+    answers.add_round("key", QUESTIONS, [])
+    words = {0: "ppa", 1: "pa", 2: "paap", 3: "aaps", 4: "pass"}
+    for number, said in words.items():
+        for place, word in enumerate(said):
+            full = {"p": "present", "a": "absent", "s": "skip"}[word]
+            add(answers, full, number, who=f"person {place}")
+    standing = Standing.of(answers)
+    assert agreed(standing) == {("4.jpg", "cat"): 1, ("5.jpg", "cat"): -1}
+    assert sorted(disputed(standing)) == [("4.jpg", EVIL), ("4.jpg", "dog"), ("6.jpg", "fox")]
+    done = export(answers, labels, tmp_path / "answers.parquet")
+    assert done.labels.known == 2
+    assert len(done.contradictions) == 5  # all that people differ on are listed, decided or not
+
+
+def test_a_file_from_before_is_read_and_added_to(tmp_path):
+    """One whose answers do not say how long they took."""
+    path = tmp_path / "review.sqlite"
+    answers = Answers(path)
+    answers.add_round("key", QUESTIONS, [])
+    add(answers, "present")
+    answers._db.execute("ALTER TABLE answers DROP COLUMN seconds")
+    answers.close()
+    with sqlite3.connect(path) as file:
+        assert "seconds" not in [row[1] for row in file.execute("PRAGMA table_info(answers)")]
+    for _ in range(2):  # opened twice
+        again = Answers(path)
+        add(again, "absent", 1)
+        again.close()
+    again = Answers(path)
+    found = [(row.answer, row.seconds) for row in again.after(0)]
+    assert found == [("present", None), ("absent", None), ("absent", None)]
+    with pytest.raises(sqlite3.IntegrityError, match="only added"):
+        again._db.execute("UPDATE answers SET seconds = 1")
+    again.close()
+
+
+# ---- several people, and what comes next -------------------------------------------------------------------
+
+
+def test_a_question_stays_open_until_enough_people_have_answered(answers, labels):
+    desk = Desk(answers, labels, answers.add_round("key", QUESTIONS, []), per_question=2)
+    everyone = [Person(name, f"w-{name}") for name in ("ada", "bob", "eve")]
+    asked = {person.who: [] for person in everyone}
+    for _ in range(20):
+        for person in everyone:
+            reply = desk.next(person)
+            if reply["sheet"] is not None:
+                number = next(q["number"] for q in reply["sheet"]["questions"] if q["said"] is None)
+                said = "skip" if (person.who, number) == ("ada", 0) else "present"
+                answer(desk, person, (number, said))
+                asked[person.who].append(number)
+    for numbers in asked.values():  # each person once
+        assert len(set(numbers)) == len(numbers)
+    said = [desk._standing.said((question.image, question.label)) for question in QUESTIONS]
+    assert [sum(word != "skip" for word in each.values()) for each in said] == [2] * 5
+    assert said[0] == {"ada": "skip", "bob": "present", "eve": "present"}
+    progress = desk.next(everyone[0])
+    assert (progress["counts"]["answered"], progress["wanted"]) == (5, 2)
+
+
+def test_what_others_said_is_not_shown(answers, labels):
+    desk = Desk(answers, labels, answers.add_round("key", QUESTIONS, []), per_question=2)
+    answer(desk, ADA, (0, "present"), (1, "absent"), (2, "absent"))
+    desk.next(ADA)
+    reply = desk.next(BOB)
+    assert [question["said"] for question in reply["sheet"]["questions"]] == [None] * 3
+    assert reply["counts"]["answered"] == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (2.5, 2.5),
+        (0, 0.0),
+        (1e9, 600.0),
+        pytest.param(10**400, 600.0, id="more than a float can be"),
+        (-1, None),
+        (float("nan"), None),
+        (float("inf"), None),
+        (True, None),
+        ("3", None),
+        (None, None),
+    ],
+)
+def test_seconds_are_kept_within_reason_and_never_cost_an_answer(client, desk, sent, kept):
+    whole = body(answers=[{"number": 0, "said": "present"}], seconds=sent)
+    assert client.post("/api/answer", content=json.dumps(whole)).status_code == 200
+    assert desk.answers.after(0)[0].seconds == kept
+
+
+def test_seconds_of_answers_given_at_once_are_shared_out(client, desk):
+    given_now = [{"number": number, "said": "absent"} for number in (0, 1, 2)]
+    client.post("/api/answer", json=body(answers=given_now, seconds=6))
+    assert [row.seconds for row in desk.answers.after(0)] == [2.0] * 3
+
+
+def test_results_are_what_people_said(client):
+    for who, said in (("ada", "present"), ("bob", "absent"), ("eve", "absent")):
+        whole = body(who=who, step=who, answers=[{"number": 0, "said": said}], seconds=3)
+        client.post("/api/answer", json=whole)
+    client.post("/api/answer", json=body(step="x", answers=[{"number": 3, "said": "present"}], seconds=1))
+    found = client.get("/api/results").json()
+    assert (found["answered"], found["total"], found["wanted"]) == (2, 5, 1)
+    assert [share["name"] for share in found["people"]] == ["ada", "bob", "eve"]
+    ada = {"name": "ada", "answers": 2, "present": 2, "shared": 1, "differ": 1, "seconds": 2.0}
+    assert {name: found["people"][0][name] for name in ada} == ada
+    where = {"image": "4.jpg", "label": "cat", "row": 4, "given": 0, "decided": -1}
+    assert found["differing"] == [where | {"present": ["ada"], "absent": ["bob", "eve"]}]
+    assert found["forecast"] is None  # too few answers
+    assert "people differ on 1." in found["agreement"]
+
+
+def many(answers, count, asked=60):
+    """Ask about so many images, and answer the first of them: every third is present."""
+    questions = [Question(f"{row}.jpg", "cat", 0.3 + 0.4 * (row % 2), "") for row in range(asked)]
+    found = answers.add_round("key", questions, [])
+    for row in range(count):
+        said = "present" if row % 3 == 0 else "absent"
+        answers.add([Answer(questions[row], said, {}, 3.0)], who="ada", window="w", step=str(row), round=1)
+    return found
+
+
+def test_what_comes_next_is_about_open_questions(answers):
+    asked = many(answers, 30)
+    found = Summary.of(Standing.of(answers), asked).forecast
+    assert (found.answers, found.present, found.next) == (30, 10, 30)
+    assert found.next_present.low <= 10 <= found.next_present.high
+    tie = [Answer(asked.questions[0], "absent", {})]  # undecided: neither answered nor asked again
+    answers.add(tie, who="bob", window="b", step="tie", round=1)
+    found = Summary.of(Standing.of(answers), asked, ahead=7).forecast
+    assert (found.answers, found.next) == (29, 7)
+    assert Summary.of(Standing(), asked).forecast is None
+    assert Summary.of(Standing.of(answers), None).forecast is None
+
+
+def test_the_command_says_how_far_people_agree_and_what_comes_next(world, tmp_path, tertium):
+    names = [f"{row}.jpg" for row in range(60)]
+    nothing = np.zeros((60, 1), dtype=np.int8)
+    write_labels(Labels.from_dense(nothing, classes=["cat"], images=names), tmp_path / "l.parquet")
+    answers = Answers(tmp_path / "kept.sqlite")
+    asked = many(answers, 30)
+    for row in range(12):
+        said = "present" if row in (0, 3, 6, 7) else "absent"
+        answers.add([Answer(asked.questions[row], said, {})], who="bob", window="b", step=f"b{row}", round=1)
+    answers.close()
+    out = tmp_path / "a.csv"
+    where = ("--labels", tmp_path / "l.parquet", "--answers", tmp_path / "kept.sqlite", "--out", out)
+    code, said, errors = tertium("answers", world / "run", *where, "--agreement", "--next", 20)
+    assert (code, errors) == (0, "")
+    text = " ".join(said.split())
+    assert "2 between people (2 undecided and left out)" in text
+    assert "people differ on 2, 2 of them undecided" in text
+    assert "Of the next 20 answers, " in text
+    assert "At 3.0 s an answer they take about a minute." in text
+    with open(tmp_path / "a-agreement.csv", encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    columns = ("of", "name", "answers", "shared", "differ")
+    assert [tuple(line[name] for name in columns) for line in lines] == [
+        ("all", "", "42", "12", "2"),
+        ("class", "cat", "42", "12", "2"),
+        ("person", "ada", "30", "12", "2"),
+        ("person", "bob", "12", "12", "2"),
+    ]
+    assert len({line["alpha"] for line in lines}) == 1  # one class and two people: the same pairs
+    code, _, errors = tertium("answers", world / "run", *where)
+    assert (code, "already exists" in " ".join(errors.split())) == (2, True)
 
 
 # ---- who is asked what -------------------------------------------------------------------------------------
@@ -563,7 +779,7 @@ def test_the_command_exports(world, tmp_path, tertium):
     code, said, _ = tertium("answers", world / "run", "--labels", labels, "--answers", kept, "--out", out)
     assert code == 0
     assert "1 image, 1 class: 1 label present, 0 absent → " in said
-    assert "1 between people (left out), 0 with the label file" in said
+    assert "1 between people (1 undecided and left out), 0 with the label file" in said
     assert out.with_name("answers-contradictions.csv").is_file()
     merged = tmp_path / "more.parquet"
     code, *_ = tertium("merge", world / "labels.parquet", out, "--out", merged)
@@ -658,7 +874,8 @@ def test_the_page_asks_and_stores(client, desk):
 
 
 def test_everything_comes_with_strict_headers(client):
-    for path in ("/", "/review.js", "/review.css", "/icon.svg", "/api/about", "/image/0", "/nothing"):
+    own = ("/", "/review.js", "/photo.js", "/review.css", "/results", "/results.js", "/icon.svg")
+    for path in (*own, "/api/about", "/api/results", "/image/0", "/nothing"):
         reply = client.get(path)
         assert reply.status_code == (404 if path == "/nothing" else 200)
         assert "default-src 'self'" in reply.headers["content-security-policy"]
@@ -673,7 +890,12 @@ def test_everything_comes_with_strict_headers(client):
 
 def test_the_page_needs_no_exception_from_its_policy():
     page = files("tertium.web.reviewing") / "page"
-    html, script = (page / "review.html").read_text(), (page / "review.js").read_text()
+    names = [each.name for each in page.iterdir()]
+    html, script = (
+        "".join((page / name).read_text() for name in names if name.endswith(ending))
+        for ending in (".html", ".js")
+    )
+    assert "Photo" in script
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon\w+=|javascript:|https?://", html)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|https?://", script)
 
@@ -753,8 +975,13 @@ def test_answers_are_downloaded(client):
     client.post("/api/answer", json=body(step="x", answers=[{"number": 3, "said": "present"}]))
     reply = client.get("/answers.csv")
     assert 'filename="answers.csv"' in reply.headers["content-disposition"]
-    assert list(csv.reader(io.StringIO(reply.text))) == [["image", "present", "absent"], ["5.jpg", "cat", ""]]
-    assert "4.jpg,cat,ada,bob," in client.get("/answers-contradictions.csv").text
+    lines = list(csv.reader(io.StringIO(reply.text)))
+    assert lines == [
+        ["image", "label", "value", "who", "said", "time", "seconds"],
+        ["5.jpg", "cat", "present", "ada", "present", "2026-01-02T03:04:05.678+00:00", ""],
+    ]
+    assert "4.jpg,cat,ada,bob,," in client.get("/answers-contradictions.csv").text
+    assert "person,ada,2,2,1,1,0.0000," in client.get("/answers-agreement.csv").text
 
 
 @pytest.mark.parametrize(

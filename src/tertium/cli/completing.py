@@ -138,7 +138,7 @@ def suggest(
 
 
 @reads_labels
-@writes_files("{stem}.svg")
+@writes_files("{stem}.svg", "{stem}-forecasts.csv")
 def rehearse(
     labels: LabelsFile,
     features: Annotated[Path, typer.Option(help="Ready features: .npy, floats [N, D].")],
@@ -159,10 +159,10 @@ def rehearse(
       tertium rehearse --labels full.csv --unlisted absent --features x.npy --out asked.csv
 
     The order of `tertium suggest` is compared with uncertainty sampling and with chance, on images that are
-    not asked about.
+    not asked about. A file beside the figures has what was foretold of the next answers, and what came.
     """
     from tertium.cli.terminal import percent, table
-    from tertium.labelling.simulating import RULES, averaged
+    from tertium.labelling.simulating import RULES, averaged, forecasts_file
     from tertium.labelling.simulating import rehearse as rehearse_asking
     from tertium.reporting.asking import draw_points
 
@@ -189,4 +189,12 @@ def rehearse(
         for steps in zip(*columns, strict=True)
     ]
     console().print(table(["answers", *(f"mAP, {rule}" for rule in RULES)], rows))
+    held = [each.held for point in points for each in point.foretold]
+    if held:
+        present, surprising = (sum(each) / len(held) for each in zip(*held, strict=True))
+        say(
+            f"Forecasts: {len(held):,} were made of the next answers; the 90 % interval held the number of "
+            f"present labels in {present:.0%}, of surprising answers in {surprising:.0%} "
+            f"→ {forecasts_file(out)}"
+        )
     say(f"Figures: {out}, drawn: {figure}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from tertium.cli.shared import (
     SplitName,
     Unlisted,
     UnlistedChoice,
+    console,
     read,
     reads_labels,
     say,
@@ -27,6 +29,7 @@ from tertium.errors import InputError
 if TYPE_CHECKING:
     from tertium.labels import Labels
     from tertium.prediction.trained import Trained
+    from tertium.web.reviewing.summary import Summary
 
 AnswersFile = Annotated[
     Path | None, typer.Option("--answers", help="Where the answers are kept (default: in the run).")
@@ -47,6 +50,9 @@ def review(
     unlisted: UnlistedChoice = Unlisted.unknown,
     budget: Annotated[int, typer.Option(min=1, help="How many questions.")] = 500,
     per_image: Annotated[int, typer.Option(min=1, help="At most so many about one image.")] = 5,
+    answers_per_question: Annotated[
+        int, typer.Option(min=1, max=100, help="Ask each question until so many people have answered it.")
+    ] = 1,
     answers: AnswersFile = None,
     name: Annotated[str | None, typer.Option(help="Who answers; the page can change it.")] = None,
     host: Annotated[
@@ -66,7 +72,8 @@ def review(
 
     The questions are those of `tertium suggest`. Every answer is on disk before the next question is shown;
     started again, the page continues where it stopped. With --features the images are only displayed, not fed
-    to the model. `tertium answers` writes them as a label file.
+    to the model. With --answers-per-question 2 everything is asked until two people have answered it; nobody
+    sees what others said. `tertium answers` writes what most of them say as a label file.
     """
     from tertium.runs import RunFolder
 
@@ -82,6 +89,7 @@ def review(
         features,
         budget,
         per_image,
+        answers_per_question,
         answers or folder.answers_file,
         _user() if name is None else name,
         host,
@@ -90,35 +98,73 @@ def review(
 
 
 @reads_labels
-@writes_files("{stem}-contradictions.csv")
+@writes_files("{stem}-contradictions.csv", "{stem}-agreement.csv")
 def answers(
     run: RunArgument,
     labels: LabelsFile,
     out: Annotated[Path, typer.Option(help="The label file: .csv, .tsv, .parquet or .arrow.")],
     answers: AnswersFile = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
+    agreement: Annotated[
+        bool, typer.Option("--agreement", help="Show how far people agree, by class and by person.")
+    ] = False,
+    ahead: Annotated[
+        int, typer.Option("--next", min=1, help="How many answers ahead to say what they will bring.")
+    ] = 100,
 ) -> None:
     """Write what people answered on the review page as a label file.
 
-    **Example**
+    **Examples**
 
       tertium answers runs/first --labels labels.csv --out answers.csv
 
-    Labels on which people differ are left out, and listed in a file beside it with those that contradict the
-    label file. `tertium merge` joins the answers with the labels.
+      tertium answers runs/first --labels labels.csv --out answers.csv --agreement --next 200
+
+    A label is written as most people say it, and left out if as many say the one as the other. A file beside
+    it lists where they differ, from each other or from the label file; --agreement adds one with
+    Krippendorff's alpha. `tertium merge` joins the answers with the labels.
     """
     from tertium.runs import RunFolder
-    from tertium.web.reviewing.answers import Answers
+    from tertium.web.reviewing.answers import Answers, Standing
     from tertium.web.reviewing.results import export
+    from tertium.web.reviewing.summary import Summary, pace
 
-    kept = answers or RunFolder.open(run).answers_file
-    done = export(Answers.existing(kept), read(labels, unlisted, None), out)
+    log = Answers.existing(answers or RunFolder.open(run).answers_file)
+    done = export(log, read(labels, unlisted, None), out)
     say(f"{summary_of(done.labels)} → {out}")
-    among = sum(each.among_people for each in done.contradictions)
+    among = [each for each in done.contradictions if each.among_people]
+    undecided = sum(each.decided == 0 for each in among)
     against = sum(each.given != 0 for each in done.contradictions)
     say(
-        f"Contradictions: {among:,} between people (left out), {against:,} with the label file → {done.table}"
+        f"Contradictions: {len(among):,} between people ({undecided:,} undecided and left out), "
+        f"{against:,} with the label file → {done.table}"
     )
+    summary = Summary.of(Standing.of(log), log.last_round(), ahead)
+    if agreement:
+        _say_agreement(summary, out.with_name(f"{out.stem}-agreement.csv"))
+    if summary.forecast is not None:
+        say(f"{summary.forecast.words()}. {pace(summary) or ''}".rstrip())
+
+
+def _say_agreement(summary: Summary, table_file: Path) -> None:
+    from tertium.cli.terminal import table
+    from tertium.web.reviewing.summary import write_agreement
+
+    say(summary.words())
+    for of, shares in (("person", summary.people), ("class", summary.classes)):
+        rows = [
+            [
+                each.name,
+                *(f"{count:,}" for count in (each.answers, each.present, each.shared, each.differ)),
+                "—" if math.isnan(each.alpha) else f"{each.alpha:.2f}",
+                "—" if each.seconds is None else f"{each.seconds:.1f}",
+            ]
+            for each in shares
+        ]
+        header = [of, "answers", "present", "shared", "differ", "alpha", "seconds"]
+        console().print(table(header, rows))
+    write_agreement(summary, table_file)
+    say(f"Agreement → {table_file}")
 
 
 def _review(
@@ -128,6 +174,7 @@ def _review(
     features: Path | None,
     budget: int,
     per_image: int,
+    per_question: int,
     kept: Path,
     who: str,
     host: str,
@@ -157,7 +204,7 @@ def _review(
             log, run, labels, fed, features, budget=budget, per_image=per_image, progress=progress
         )
         views = Views(pictures, None if features is not None else lambda: _load(run))
-        app = make_app(Desk(log, labels, found), views, access, run=run.name, who=who)
+        app = make_app(Desk(log, labels, found, per_question), views, access, run=run.name, who=who)
         shown = counted(len({question.image for question in found.questions}), "images")
         say(f"{counted(len(found.questions), 'questions')} about {shown}; answers are kept in {kept}")
         for note in found.notes:

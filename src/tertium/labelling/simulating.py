@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from tertium.data.feature_files import load_features
 from tertium.data.inputs import Features
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
+from tertium.labelling.forecasting import Forecast, forecast
 from tertium.labelling.suggesting import suggest
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of
@@ -30,6 +32,23 @@ from tertium.training.train import train
 Whole = npt.NDArray[np.int64]
 _HELD_OUT = 0.25  # share of the images that judge a simulation, unless there is a split for that
 RULES = ("tertium", "uncertainty", "random")
+_LOOKS = (0.1, 0.25, 0.5)  # after which shares of a round's answers the rest of them is foretold
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """What the next answers of a round were said to bring, and what they brought."""
+
+    round: int
+    said: Forecast
+    present: int  # of the next answers
+    surprising: int
+
+    @property
+    def held(self) -> tuple[bool, bool]:
+        """Whether the intervals hold what came: of present labels, and of surprising answers."""
+        pairs = ((self.said.next_present, self.present), (self.said.next_surprising, self.surprising))
+        return tuple(said.low <= came <= said.high for said, came in pairs)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -41,6 +60,7 @@ class Point:
     answers: int
     present: int  # of them
     map: float  # on images that were never asked about, with full labels
+    foretold: tuple[Foretold, ...] = ()  # during the last answers; only where questions have probabilities
 
 
 def rehearse(
@@ -60,11 +80,11 @@ def rehearse(
 ) -> list[Point]:
     """Hide known labels by a scheme and compare rules of asking, once for each seed.
 
-    The points go to ``out``, .csv, if it is given.
+    The points go to ``out``, .csv, if it is given, and what was foretold of answers to a file beside it.
     """
     if out is not None:
         check_table(out, "figures")
-        keep_inputs([out], [features, place_of(labels)])
+        keep_inputs([out, forecasts_file(out)], [features, place_of(labels)])
     chosen = parse(scheme)
     full = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     points = []
@@ -82,6 +102,7 @@ def rehearse(
         )
     if out is not None:
         write_points(out, points)
+        write_forecasts(forecasts_file(out), points)
     return points
 
 
@@ -121,10 +142,11 @@ def simulate(
             for number in range(1, rounds + 1):
                 progress.note(f"{rule}, round {number} of {rounds}: {100 * points[-1].map:.1f} mAP so far")
                 asked = _asked(rule, run, labels, inputs, budget, per_image, (seed, number))
-                labels, more = _answered(labels, training, *asked)
+                foretold = _foretold(asked, training, number)
+                labels, more = _answered(labels, training, asked.rows, asked.columns)
                 present, run = present + more, Path(folder) / rule
                 answers = labels.known - hidden.known
-                points.append(Point(rule, seed, answers, present, fitted(labels, run)))
+                points.append(Point(rule, seed, answers, present, fitted(labels, run), foretold))
     return points
 
 
@@ -156,6 +178,14 @@ def _parts(
     return plain[rows], plain[others], array[rows], array[others]
 
 
+class _Asked(NamedTuple):
+    """Labels that a rule asks about, in this order; how probable they are, if the rule says so."""
+
+    rows: Whole
+    columns: Whole
+    chances: npt.NDArray[np.float64] | None = None
+
+
 def _asked(
     rule: str,
     run: Path,
@@ -164,11 +194,11 @@ def _asked(
     budget: int,
     per_image: int,
     seed: tuple[int, int],
-) -> tuple[Whole, Whole]:
-    """Return the rows and columns of the labels that a rule asks about."""
+) -> _Asked:
     if rule == "tertium":
         questions = suggest(run, labels, features=inputs, budget=budget, per_image=per_image)
-        return labels.rows_of(questions.images), np.array([labels.column(name) for name in questions.labels])
+        columns = np.array([labels.column(name) for name in questions.labels])
+        return _Asked(labels.rows_of(questions.images), columns, questions.probability)
     unknown = labels.dense() == 0
     if rule == "random":
         key = np.random.default_rng(seed).random(unknown.shape)
@@ -177,7 +207,22 @@ def _asked(
     order = np.argsort(np.where(unknown, key, np.inf), axis=None, kind="stable")[:budget]
     rows, columns = np.unravel_index(order, unknown.shape)
     kept = unknown[rows, columns]
-    return rows[kept], columns[kept]
+    return _Asked(rows[kept], columns[kept])
+
+
+def _foretold(asked: _Asked, truth: Labels, number: int) -> tuple[Foretold, ...]:
+    """Look ahead several times while the questions of a round are answered one by one."""
+    if asked.chances is None:
+        return ()
+    present = truth.dense(asked.rows)[np.arange(len(asked.rows)), asked.columns] > 0
+    found = []
+    for given in (int(share * len(present)) for share in _LOOKS):
+        said = forecast(asked.chances, asked.columns, present[:given])
+        if said is not None:
+            next_ones = slice(given, given + said.next)
+            surprising = present[next_ones] != (asked.chances[next_ones] >= 0.5)
+            found.append(Foretold(number, said, int(present[next_ones].sum()), int(surprising.sum())))
+    return tuple(found)
 
 
 def _answered(labels: Labels, truth: Labels, rows: Whole, columns: Whole) -> tuple[Labels, int]:
@@ -196,11 +241,37 @@ def _answered(labels: Labels, truth: Labels, rows: Whole, columns: Whole) -> tup
 
 def write_points(path: str | Path, points: Sequence[Point]) -> None:
     """Write a simulation as CSV, a line for each rule, seed and round."""
-    fields = [field.name for field in dataclasses.fields(Point)]
+    fields = [field.name for field in dataclasses.fields(Point) if field.name != "foretold"]
+    rows = ([getattr(point, name) for name in fields] for point in points)
+    _write(path, fields, rows)
+
+
+def forecasts_file(out: str | Path) -> Path:
+    """Return where the forecasts of a simulation go, beside its figures."""
+    return Path(out).with_name(f"{Path(out).stem}-forecasts.csv")
+
+
+def write_forecasts(path: str | Path, points: Sequence[Point]) -> None:
+    """Write what was foretold, and what came, as CSV."""
+    what = [f"{name}{end}" for name in ("present", "surprising") for end in ("", "_said", "_low", "_high")]
+    rows = []
+    for point in points:
+        for each in point.foretold:
+            about: list[float] = [point.seed, each.round, each.said.answers, each.said.next]
+            for came, said in (
+                (each.present, each.said.next_present),
+                (each.surprising, each.said.next_surprising),
+            ):
+                about += [came, round(said.expected, 1), said.low, said.high]
+            rows.append(about)
+    _write(path, ["seed", "round", "answers", "next", *what], rows)
+
+
+def _write(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
         lines = csv.writer(sink)
-        lines.writerow(fields)
-        lines.writerows([getattr(point, name) for name in fields] for point in points)
+        lines.writerow(header)
+        lines.writerows(rows)
 
 
 def averaged(points: Sequence[Point], rule: str) -> list[tuple[int, float, float]]:

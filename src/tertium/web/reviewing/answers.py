@@ -40,7 +40,7 @@ CREATE TABLE answers (
   image TEXT NOT NULL, label TEXT NOT NULL, probability REAL NOT NULL,
   answer TEXT NOT NULL CHECK (answer IN ('present', 'absent', 'skip', 'undo')),
   shown TEXT NOT NULL, undoes INTEGER REFERENCES answers (id),
-  CHECK ((answer = 'undo') = (undoes IS NOT NULL))
+  seconds REAL, CHECK ((answer = 'undo') = (undoes IS NOT NULL))
 );
 CREATE INDEX answers_by_step ON answers (step);
 CREATE UNIQUE INDEX answers_undone_once ON answers (undoes) WHERE undoes IS NOT NULL;
@@ -81,6 +81,8 @@ class Row(NamedTuple):
     label: str
     answer: str
     undoes: int | None
+    time: str
+    seconds: float | None
 
 
 class Answer(NamedTuple):
@@ -89,6 +91,7 @@ class Answer(NamedTuple):
     question: Question
     said: Said
     shown: Mapping[str, Any]
+    seconds: float | None = None  # that the person took; None if it is not known
 
 
 class Answers:
@@ -127,6 +130,10 @@ class Answers:
             if not tables:
                 for statement in _statements(_SCHEMA):
                     self._db.execute(statement)
+            elif "seconds" not in [
+                column for _, column, *_ in self._db.execute("PRAGMA table_info(answers)")
+            ]:
+                self._db.execute("ALTER TABLE answers ADD COLUMN seconds REAL")  # a file from before
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -150,14 +157,20 @@ class Answers:
     def round(self, key: str) -> Round | None:
         """Return the last round of questions if it was asked for by this key."""
         with self._lock:
-            last = self._db.execute("SELECT id, key, notes FROM rounds ORDER BY id DESC LIMIT 1").fetchone()
-            if last is None or last[1] != key:
+            last = self._db.execute("SELECT key FROM rounds ORDER BY id DESC LIMIT 1").fetchone()
+            return None if last is None or last[0] != key else self.last_round()
+
+    def last_round(self) -> Round | None:
+        """Return the questions that were chosen last."""
+        with self._lock:
+            last = self._db.execute("SELECT id, notes FROM rounds ORDER BY id DESC LIMIT 1").fetchone()
+            if last is None:
                 return None
             found = self._db.execute(
                 "SELECT image, label, probability, why FROM questions WHERE round = ? ORDER BY number",
                 (last[0],),
             )
-            return Round(last[0], [Question(*row) for row in found], json.loads(last[2]))
+            return Round(last[0], [Question(*row) for row in found], json.loads(last[1]))
 
     def question(self, round: int, number: int) -> Question | None:
         """Return a question of any round."""
@@ -192,8 +205,9 @@ class Answers:
         with self._writing():
             if self._known(step):
                 return
-            for (image, label, probability, _), said, shown in answers:
-                self._insert(who, window, step, round, image, label, probability, said, shown)
+            for (image, label, probability, _), said, shown, seconds in answers:
+                about = (image, label, probability, said, shown)
+                self._insert(who, window, step, round, *about, seconds=seconds)
 
     def undo(self, *, who: str, window: str, step: str, round: int) -> list[Cell]:
         """Take back the last step of this person in a round; return what it was about.
@@ -203,7 +217,7 @@ class Answers:
         with self._writing():
             if not self._known(step):
                 for row in self._last_step(who, window, round):
-                    self._insert(who, window, step, round, *row[1:], "undo", {}, row[0])
+                    self._insert(who, window, step, round, *row[1:], "undo", {}, undoes=row[0])
             found = self._db.execute("SELECT image, label FROM answers WHERE step = ? ORDER BY id", (step,))
             return [(image, label) for image, label in found]
 
@@ -239,14 +253,16 @@ class Answers:
         probability: float,
         answer: str,
         shown: Mapping[str, Any],
+        *,
         undoes: int | None = None,
+        seconds: float | None = None,
     ) -> None:
         seen = json.dumps(shown, ensure_ascii=False)
         row = (self._time(), who, window, step, round, image, label, probability, answer, seen, undoes)
         self._db.execute(
             "INSERT INTO answers (time, who, window, step, round, image, label, probability, answer, shown, "
-            "undoes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            row,
+            "undoes, seconds) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, seconds),
         )
 
     def _time(self) -> str:
@@ -256,8 +272,8 @@ class Answers:
         """Return the rows of the log behind number ``last``, those of other processes too."""
         with self._lock:
             found = self._db.execute(
-                "SELECT id, who, window, round, image, label, answer, undoes FROM answers WHERE id > ? "
-                "ORDER BY id",
+                "SELECT id, who, window, round, image, label, answer, undoes, time, seconds FROM answers "
+                "WHERE id > ? ORDER BY id",
                 (last,),
             )
             return [Row(*row) for row in found]
@@ -309,16 +325,16 @@ class Standing:
     """What everyone says now, as told by the log up to a row: each person's last answer not taken back."""
 
     last: int = 0
-    _said: dict[Cell, dict[str, list[tuple[int, str]]]] = field(default_factory=dict)
+    _said: dict[Cell, dict[str, list[Row]]] = field(default_factory=dict)
 
     def update(self, rows: Sequence[Row]) -> None:
         """Take further rows of the log, in order."""
         for row in rows:
             mine = self._said.setdefault((row.image, row.label), {}).setdefault(row.who, [])
             if row.undoes is None:
-                mine.append((row.id, row.answer))
+                mine.append(row)
             else:
-                mine[:] = [kept for kept in mine if kept[0] != row.undoes]
+                mine[:] = [kept for kept in mine if kept.id != row.undoes]
             self.last = row.id
 
     @classmethod
@@ -328,9 +344,13 @@ class Standing:
         found.update(answers.after(0))
         return found
 
+    def given(self, cell: Cell) -> dict[str, Row]:
+        """Return the answer about a label that holds for each person."""
+        return {who: stack[-1] for who, stack in self._said.get(cell, {}).items() if stack}
+
     def said(self, cell: Cell) -> dict[str, str]:
         """Return who says what of a label: present, absent or skip."""
-        return {who: stack[-1][1] for who, stack in self._said.get(cell, {}).items() if stack}
+        return {who: row.answer for who, row in self.given(cell).items()}
 
     def cells(self) -> list[Cell]:
         """Return the labels of which someone says something."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import sqlite3
 import tempfile
@@ -22,21 +23,26 @@ from starlette.routing import Route
 
 from tertium.errors import InputError, did_you_mean
 from tertium.web.reviewing.access import Access, Guard
-from tertium.web.reviewing.answers import SAID, Said
+from tertium.web.reviewing.answers import SAID, Said, Standing
 from tertium.web.reviewing.desk import Desk, Person, StaleError
 from tertium.web.reviewing.results import export
+from tertium.web.reviewing.summary import Summary, write_agreement
 from tertium.web.reviewing.views import Views
 from tertium.web.sockets import make_server, read_body
 
 _PAGE = {
     "/": ("review.html", "text/html"),
+    "/results": ("results.html", "text/html"),
     "/review.css": ("review.css", "text/css"),
     "/review.js": ("review.js", "text/javascript"),
+    "/photo.js": ("photo.js", "text/javascript"),
+    "/results.js": ("results.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _LONGEST = 2**16  # bytes of a request
 _NAME, _MARK = 80, 64  # characters of a person's name, and of a window's or a step's id
 _MOST = 2**31  # rounds and questions; SQLite's numbers end somewhere
+_LONG = 600.0  # seconds for an answer, at most: whoever took longer did something else meanwhile
 _KEEP = "private, max-age=3600"  # images: their address changes with the labels
 
 
@@ -51,7 +57,12 @@ def make_app(desk: Desk, views: Views, access: Access, *, run: str, who: str) ->
     def answering(body: dict[str, Any]) -> dict[str, Any]:
         heat = body.get("heat") is True
         return desk.answer(
-            _person(body), _text(body, "step", _MARK), _whole(body, "round"), _given(body), heat
+            _person(body),
+            _text(body, "step", _MARK),
+            _whole(body, "round"),
+            _given(body),
+            heat,
+            _seconds(body),
         )
 
     def undoing(body: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +71,7 @@ def make_app(desk: Desk, views: Views, access: Access, *, run: str, who: str) ->
     routes = [Route(path, _asset(*file)) for path, file in _PAGE.items()]
     routes += [
         Route("/api/about", lambda _: JSONResponse(about)),
+        Route("/api/results", lambda _: JSONResponse(desk.results())),
         Route("/api/next", _posted(opening), methods=["POST"]),
         Route("/api/answer", _posted(answering), methods=["POST"]),
         Route("/api/undo", _posted(undoing), methods=["POST"]),
@@ -68,6 +80,7 @@ def make_app(desk: Desk, views: Views, access: Access, *, run: str, who: str) ->
         Route("/heat/{number:int}", _drawn(lambda p: _heat(desk, views, p["number"]), "image/jpeg")),
         Route("/answers.csv", lambda _: _download(desk, "answers.csv")),
         Route("/answers-contradictions.csv", lambda _: _download(desk, "answers-contradictions.csv")),
+        Route("/answers-agreement.csv", lambda _: _download(desk, "answers-agreement.csv")),
     ]
     return Starlette(
         routes=routes,
@@ -126,6 +139,9 @@ def _download(desk: Desk, name: str) -> Response:
     with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
         try:
             export(desk.answers, desk.labels, Path(folder) / "answers.csv")
+            write_agreement(
+                Summary.of(Standing.of(desk.answers), None), Path(folder) / "answers-agreement.csv"
+            )
         except InputError as error:
             return PlainTextResponse(str(error), 404)
         content = (Path(folder) / name).read_bytes()
@@ -184,6 +200,14 @@ def _whole(body: dict[str, Any], key: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
         raise InputError(f'"{key}" must be a whole number from 0 up')
     return value
+
+
+def _seconds(body: dict[str, Any]) -> float | None:
+    """Return how long an answer took, by the page's clock; no answer is lost because of an odd clock."""
+    value = body.get("seconds")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        return None
+    return float(min(value, _LONG))
 
 
 def _given(body: dict[str, Any]) -> list[tuple[int, Said]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +26,7 @@ from tertium.web.reviewing.results import (
     disputed,
     given_values,
 )
+from tertium.web.reviewing.summary import Summary
 
 if TYPE_CHECKING:
     from tertium.data.inputs import Features, Images
@@ -98,8 +99,9 @@ class _Sheet:
 class Desk:
     """Hands out questions and takes answers; may be called from several threads."""
 
-    def __init__(self, answers: Answers, labels: Labels, round: Round) -> None:
-        self.answers, self.labels, self.round = answers, labels, round
+    def __init__(self, answers: Answers, labels: Labels, round: Round, per_question: int = 1) -> None:
+        """Ask each question until ``per_question`` people have answered it."""
+        self.answers, self.labels, self.round, self.per_question = answers, labels, round, per_question
         self._lock = threading.RLock()
         self._standing = Standing.of(answers)
         # All that this round asks about is unknown to the label file, so older answers alone can differ.
@@ -143,9 +145,9 @@ class Desk:
         return only is None or self.round.questions[number].label == only
 
     def _open(self, number: int, who: str) -> bool:
-        """Return whether to ask a person: nobody knows the answer, and this person has not skipped it."""
+        """Return whether to ask a person: too few know the answer, and this person was not asked yet."""
         said = self._standing.said(_cell(self.round.questions[number]))
-        return who not in said and all(word == "skip" for word in said.values())
+        return who not in said and _known(said) < self.per_question
 
     def _shown(self, sheet: _Sheet, who: str, only: str | None) -> dict[str, Any]:
         """Return what a window shows: questions that are open, and those that this person answered."""
@@ -176,7 +178,7 @@ class Desk:
             said = self._standing.said(_cell(question))
             if who in said:
                 counts[said[who]] += 1
-            counts["answered"] += any(word != "skip" for word in said.values())
+            counts["answered"] += _known(said) >= self.per_question
             classes.setdefault(question.label, 0)
             classes[question.label] += self._open(number, who)
         found = contradictions(self._standing, self._given)
@@ -185,6 +187,7 @@ class Desk:
             "round": self.round.id,
             "version": self.version,
             "counts": counts,
+            "wanted": self.per_question,
             "undoable": self.answers.undoable(who=who, round=self.round.id),
             "classes": sorted(classes.items()),
             "contradictions": {"people": among, "labels": sum(each.given != 0 for each in found)},
@@ -193,18 +196,26 @@ class Desk:
     # ---- what is answered --------------------------------------------------------------------------------
 
     def answer(
-        self, person: Person, step: str, round: int, given: Sequence[tuple[int, Said]], heat: bool
+        self,
+        person: Person,
+        step: str,
+        round: int,
+        given: Sequence[tuple[int, Said]],
+        heat: bool,
+        seconds: float | None = None,
     ) -> dict[str, Any]:
         """Write answers that were given at once; when this returns they are on disk.
 
-        A page that was open while the server began another round still answers what it shows.
+        The seconds that they took together are shared out evenly. A page that was open while the server began
+        another round still answers what it shows.
         """
         with self._lock:
             rows = []
             for number, said in given:
                 question = self.question(number) if round == self.round.id else self._earlier(round, number)
                 examples = [self._image(row) for row in self.examples(question.label)]
-                rows.append(Answer(question, said, {"heat": heat, "examples": examples, "why": question.why}))
+                seen = {"heat": heat, "examples": examples, "why": question.why}
+                rows.append(Answer(question, said, seen, None if seconds is None else seconds / len(given)))
             self.answers.add(rows, who=person.who, window=person.window, step=step, round=round)
             if rows:
                 self.answers.seize(person.window, rows[0].question.image, LEASE)
@@ -226,6 +237,22 @@ class Desk:
             undone = [label for _, label in cells]
             return {"sheet": shown, "undone": undone} | self._progress(person.who)
 
+    def results(self) -> dict[str, Any]:
+        """Return what the page of results shows: agreement, what comes next, and where people differ."""
+        with self._lock:
+            self._refresh()
+            found = contradictions(self._standing, given_values(self.labels, self._standing.cells()))
+            rows = {image: sheet.row for image, sheet in self._sheets.items()}
+            differing = [
+                asdict(each) | {"decided": each.decided, "row": rows.get(each.image)}
+                for each in found
+                if each.among_people
+            ]
+            counts = self._progress("")["counts"]
+            summary = Summary.of(self._standing, self.round)
+        about = {"answered": counts["answered"], "total": counts["total"], "wanted": self.per_question}
+        return summary.as_json() | about | {"version": self.version, "differing": differing}
+
     def check_class(self, name: str) -> str:
         """Return the name of a class that is asked about."""
         known = {question.label for question in self.round.questions}
@@ -241,6 +268,11 @@ class Desk:
 
     def _refresh(self) -> None:
         self._standing.update(self.answers.after(self._standing.last))
+
+
+def _known(said: Mapping[str, str]) -> int:
+    """Return how many people know the answer; who skips does not."""
+    return sum(word != "skip" for word in said.values())
 
 
 def _cell(question: Question) -> Cell:

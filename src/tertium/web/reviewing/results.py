@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.labels import Labels
 from tertium.labels.readers import write_labels
+from tertium.labels.tables import delimiter
 from tertium.web.reviewing.answers import Answers, Cell, Standing
 
 _SIGN = {"present": 1, "absent": -1}
@@ -36,6 +37,11 @@ class Contradiction:
     def among_people(self) -> bool:
         """Whether people contradict each other, whatever the file says."""
         return bool(self.present and self.absent)
+
+    @property
+    def decided(self) -> int:
+        """What most people say: ±1, or 0 if as many say the one as the other."""
+        return _sign(len(self.present) - len(self.absent))
 
 
 def given_values(labels: Labels, cells: Iterable[Cell]) -> dict[Cell, int]:
@@ -64,18 +70,27 @@ def contradictions(standing: Standing, given: Mapping[Cell, int]) -> list[Contra
 
 
 def agreed(standing: Standing) -> dict[Cell, int]:
-    """Return ±1 for each label of which all who know say the same; a skip says nothing."""
+    """Return ±1 for each label of which more people say so than the other; a skip says nothing."""
     found = {}
     for cell in standing.cells():
-        signs = {_SIGN[word] for word in standing.said(cell).values() if word in _SIGN}
-        if len(signs) == 1:
-            found[cell] = signs.pop()
+        sign = _sign(sum(_SIGN.get(word, 0) for word in standing.said(cell).values()))
+        if sign:
+            found[cell] = sign
     return found
 
 
 def disputed(standing: Standing) -> list[Cell]:
-    """Return the labels that some call present and others absent: they are not asked again."""
-    return [cell for cell in standing.cells() if set(_SIGN) <= set(standing.said(cell).values())]
+    """Return the labels that as many call present as absent: they are left out, and not asked again."""
+    decided = agreed(standing)
+    return [
+        cell
+        for cell in standing.cells()
+        if cell not in decided and set(_SIGN) <= set(standing.said(cell).values())
+    ]
+
+
+def _sign(value: int) -> int:
+    return (value > 0) - (value < 0)
 
 
 def answered_labels(standing: Standing, labels: Labels) -> Labels:
@@ -110,8 +125,9 @@ class Exported:
 def export(answers: Answers, labels: Labels, out: str | Path) -> Exported:
     """Write the answers as a label file, and the contradictions as CSV beside it.
 
-    A label on which people differ is left out; one on which they agree against ``labels`` is written as they
-    say it. Both are listed.
+    A label is written as most people say it, also against ``labels``, and left out if as many say the one as
+    the other. Wherever somebody contradicts, it is listed. A .csv or .tsv file has a line for each answer,
+    with who gave it, when, and in how many seconds.
     """
     out = Path(out)
     standing = Standing.of(answers)
@@ -119,19 +135,41 @@ def export(answers: Answers, labels: Labels, out: str | Path) -> Exported:
         raise InputError(f"{answers.path}: nobody has called a label present or absent yet")
     found = contradictions(standing, given_values(labels, standing.cells()))
     if not agreed(standing):
-        raise InputError(f"{answers.path}: people contradict each other on every label they answered")
+        raise InputError(f"{answers.path}: as many people contradict as agree on every label they answered")
     said = answered_labels(standing, labels)
     table = out.with_name(f"{out.stem}-contradictions.csv")
-    write_labels(said, out)
+    if out.suffix in (".csv", ".tsv"):
+        with replacing(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
+            _write_answers(standing, said, csv.writer(sink, delimiter=delimiter(out), lineterminator="\n"))
+    else:
+        write_labels(said, out)
     with replacing(table) as temporary, open(temporary, "w", newline="", encoding="utf-8") as sink:
         _write_contradictions(found, sink)
     return Exported(said, found, table)
 
 
+def _write_answers(standing: Standing, labels: Labels, lines: Any) -> None:
+    """Write a label file in long form, with a line for each answer about a label that is decided.
+
+    ``value`` is what is decided, the same in all lines of a label; ``said`` is that person's answer.
+    """
+    splits = None if labels.splits is None else labels.splits.to_pylist()
+    split = {} if splits is None else dict(zip(labels.images.to_pylist(), splits, strict=True))
+    lines.writerow(
+        ["image", "label", "value", *(["split"] if split else []), "who", "said", "time", "seconds"]
+    )
+    for cell, sign in sorted(agreed(standing).items()):
+        about = [*cell, _WORD[sign], *([split[cell[0]] or ""] if split else [])]
+        for row in standing.given(cell).values():
+            if row.answer in _SIGN:
+                seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
+                lines.writerow([*about, row.who, row.answer, row.time, seconds])
+
+
 def _write_contradictions(found: Iterable[Contradiction], sink: IO[str]) -> None:
-    """Write CSV: image,label, who says present, who says absent, and what the label file says."""
+    """Write CSV: who says present, who absent, what the label file says, and what most people say."""
     lines = csv.writer(sink)
-    lines.writerow(["image", "label", "present", "absent", "labels"])
+    lines.writerow(["image", "label", "present", "absent", "labels", "decided"])
     for each in found:
         people = (";".join(each.present), ";".join(each.absent))
-        lines.writerow([each.image, each.label, *people, _WORD[each.given]])
+        lines.writerow([each.image, each.label, *people, _WORD[each.given], _WORD[each.decided]])

@@ -1,11 +1,17 @@
 // The page asks for an image with its questions, sends each answer, and goes on when the server says that it
 // is on disk. All names come from files: they reach the page as text, never as HTML.
 
+import { Photo, STEP } from "/photo.js";
+
 const KEYS = { y: "present", ArrowRight: "present", n: "absent", ArrowLeft: "absent", s: "skip" };
 const WORDS = { present: "Present", absent: "Absent", skip: "Skip" };
 const PAUSE = 1500; // milliseconds between attempts while the server does not answer
 
 const at = (id) => document.getElementById(id);
+const photo = new Photo({
+  box: at("picture"), layers: at("layers"), image: at("image"), note: at("unseen"),
+  level: at("level"), closer: at("closer"), farther: at("farther"), whole: at("whole"),
+});
 const page = {
   about: {},
   state: null, // what the server said last: sheet, counts, classes …
@@ -14,6 +20,8 @@ const page = {
   heat: localStorage.getItem("tertium-heat") === "on",
   pending: false, // something was pressed of which the server has not said that it is on disk
   slow: 0, // the timer after which a map is said to take its time
+  looked: 0, // milliseconds for which the questions could be answered since the last answer
+  since: null, // when they could be seen again; null while they cannot
   window: windowId(),
 };
 
@@ -63,7 +71,10 @@ async function post(path, body) {
 }
 
 async function act(work) {
-  if (page.busy) return;
+  if (page.busy) {
+    if (at("main").classList.contains("loading")) say("Not counted: the photo is not there yet.");
+    return;
+  }
   setBusy(true);
   try {
     await work();
@@ -76,6 +87,22 @@ async function act(work) {
 function setBusy(busy) {
   page.busy = busy;
   at("main").setAttribute("aria-busy", String(busy));
+  watch();
+}
+
+// ---- how long an answer takes ------------------------------------------------------------------------------
+
+function watch() {
+  // Time counts only while there is something to see: not while a photo loads, nor in a hidden tab.
+  if (page.since !== null) page.looked += performance.now() - page.since;
+  page.since = page.busy || document.hidden ? null : performance.now();
+}
+
+function taken() {
+  watch();
+  const seconds = page.looked / 1000;
+  page.looked = 0;
+  return seconds;
 }
 
 // ---- what a person does ------------------------------------------------------------------------------------
@@ -83,22 +110,33 @@ function setBusy(busy) {
 const questions = () => page.state?.sheet?.questions ?? [];
 const open = () => questions().filter((question) => question.said === null);
 
+// What the server says of the round, and of the questions on the screen, after an answer or an undo.
+function take(reply) {
+  Object.assign(page.state, reply, { sheet: reply.sheet ?? page.state.sheet });
+}
+
 async function next() {
   const only = at("only").value || null;
   page.state = await post("/api/next", { only });
+  page.looked = 0;
   page.current = Math.max(0, questions().findIndex((question) => question.said === null));
   await show();
 }
 
 const answer = (asked, said) => act(async () => {
+  if (said !== "skip" && page.about.images && !photo.isShown) {
+    say("Only skip is possible: there is no photo to answer about.", true);
+    setBusy(false);
+    return;
+  }
   const focused = document.activeElement?.dataset?.said; // who works by Tab and Enter stays on that button
   const body = {
-    step: newId(), round: page.state.round, heat: page.heat && page.about.heat,
+    step: newId(), round: page.state.round, heat: page.heat && page.about.heat, seconds: taken(),
     answers: asked.map((question) => ({ number: question.number, said })),
   };
   const counts = await post("/api/answer", body);
   if (counts.round !== page.state.round) location.reload(); // saved; but other questions are asked by now
-  Object.assign(page.state, counts);
+  take(counts);
   for (const question of asked) question.said = said;
   say(`${asked.map((question) => question.label).join(", ")}: ${said === "skip" ? "skipped" : said}. Saved.`);
   if (open().length === 0) {
@@ -116,8 +154,8 @@ const answer = (asked, said) => act(async () => {
 
 const undo = () => act(async () => {
   const back = await post("/api/undo", { step: newId(), round: page.state.round });
-  const { sheet, undone } = back;
-  Object.assign(page.state, back, { sheet: sheet ?? page.state.sheet });
+  const { undone } = back;
+  take(back);
   if (undone.length === 0) {
     say("There is nothing to undo.");
     setBusy(false);
@@ -171,22 +209,17 @@ async function show() {
 }
 
 async function showImage(sheet) {
-  const image = at("image");
-  image.alt = `Image ${sheet.image}`;
-  image.hidden = !page.about.images;
-  let trouble = page.about.images ? "" : "No images were given: look this one up by its name.";
-  if (page.about.images) {
-    image.src = address("image", sheet.row);
-    try {
-      await image.decode();
-    } catch {
-      trouble = await reason(image.src);
-      image.hidden = true;
-    }
+  if (!page.about.images) {
+    photo.clear("No images were given: look this one up by its name.");
+    return;
   }
-  at("unseen").textContent = trouble;
-  at("unseen").hidden = !trouble;
-  if (page.about.images && page.state.ahead !== null) new Image().src = address("image", page.state.ahead);
+  const source = address("image", sheet.row);
+  at("main").classList.add("loading");
+  if (!(await photo.show(source, sheet.image))) {
+    photo.clear(`${await reason(source)} Only skip is possible.`);
+  }
+  at("main").classList.remove("loading");
+  if (page.state.ahead !== null) new Image().src = address("image", page.state.ahead);
 }
 
 const address = (kind, number) => `/${kind}/${number}?of=${encodeURIComponent(page.state.version)}`;
@@ -223,12 +256,13 @@ function showHeat() {
 }
 
 function showProgress() {
-  const { counts, classes, contradictions, undoable } = page.state;
+  const { counts, classes, contradictions, undoable, wanted } = page.state;
   at("undo").disabled = at("end-undo").disabled = !undoable;
   at("bar").max = counts.total || 1;
   at("bar").value = counts.answered;
+  const each = wanted > 1 ? ` by ${wanted} people` : "";
   at("counts").textContent =
-    `${counts.answered} of ${counts.total} answered · by you: ${counts.present} present, ` +
+    `${counts.answered} of ${counts.total} answered${each} · by you: ${counts.present} present, ` +
     `${counts.absent} absent, ${counts.skip} skipped`;
   const only = at("only");
   const chosen = only.value;
@@ -328,8 +362,12 @@ document.addEventListener("keydown", (event) => {
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   const acts = {
     u: undo, a: () => open().length && answerRest(), h: look, ArrowDown: () => move(1), ArrowUp: () => move(-1),
+    "+": () => photo.zoom(STEP), "=": () => photo.zoom(STEP), "-": () => photo.zoom(1 / STEP), 0: () => photo.reset(),
   };
-  if (key in KEYS) {
+  const ways = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+  if (event.shiftKey && key in ways) {
+    photo.nudge(...ways[key]); // never an answer
+  } else if (key in KEYS) {
     if (question) answer([question], KEYS[key]);
   } else if (key in acts) {
     acts[key]();
@@ -351,6 +389,7 @@ at("who").addEventListener("change", () => {
 });
 at("who").addEventListener("keydown", (event) => { if (event.key === "Enter") at("who").blur(); });
 
+document.addEventListener("visibilitychange", watch);
 addEventListener("beforeunload", (event) => { if (page.pending) event.preventDefault(); });
 
 async function start() {
