@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tertium.labels.readers import read_labels, write_labels
     from tertium.losses import Loss
     from tertium.methods import Method
+    from tertium.prediction.better import better
     from tertium.prediction.exporting import export
     from tertium.prediction.trained import Trained
     from tertium.prediction.using import evaluate, load, predict
@@ -47,6 +48,7 @@ _HOMES = {
     "Outcome": "tertium.training.session",
     "Progress": "tertium.progress",
     "Trained": "tertium.prediction.trained",
+    "better": "tertium.prediction.better",
     "compare": "tertium.reporting.comparison",
     "complete": "tertium.labelling.completion",
     "describe": "tertium.labels.describe",
@@ -76,6 +78,7 @@ __all__ = [
     "Outcome",
     "Progress",
     "Trained",
+    "better",
     "compare",
     "complete",
     "describe",

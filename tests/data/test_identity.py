@@ -105,8 +105,11 @@ def test_evaluate_says_what_was_seen(photos, tmp_path, tertium):
 
 
 def test_what_was_seen_is_kept_whole(tmp_path):
-    save_contents(tmp_path / "images.npz", np.array([7, 3, 7], dtype=np.uint64))
-    assert load_contents(tmp_path / "images.npz").tolist() == [3, 7]
+    save_contents(tmp_path / "images.npz", np.array([7, 3, 7], np.uint64), np.array([5], np.uint64))
+    assert load_contents(tmp_path / "images.npz").tolist() == [3, 5, 7]
+    assert load_contents(tmp_path / "images.npz", "training").tolist() == [3, 7]
+    np.savez_compressed(tmp_path / "images.npz", contents=np.array([9], np.uint64))  # an earlier version
+    assert load_contents(tmp_path / "images.npz", "training").tolist() == [9]
     assert load_contents(tmp_path / "none.npz") is None
     (tmp_path / "images.npz").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"images\.npz: was changed"):

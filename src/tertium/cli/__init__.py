@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tertium.cli import completing, label_files, models, showing
+from tertium.cli.better import better
 from tertium.cli.compare import compare
 from tertium.cli.convert import convert
 from tertium.cli.explaining import explain, pointing
@@ -122,6 +123,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         features,
         models.train,
         models.evaluate,
+        better,
         models.predict,
         methods,
         compare,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -58,20 +58,24 @@ def _row_hashes(features: npt.NDArray[Any]) -> Hashes:
     return found
 
 
-def save_contents(path: Path, seen: Hashes) -> None:
+def save_contents(path: Path, training: Hashes, validation: Hashes) -> None:
     """Keep which inputs a run has seen; the archive's checksum tells a changed byte."""
+    seen = np.unique(np.concatenate([training, validation]))
     with replacing(path) as temporary, open(temporary, "wb") as sink:
         run = RunFolder(path.parent).id() or ""
-        np.savez_compressed(sink, contents=np.unique(seen), run=run)
+        np.savez_compressed(sink, contents=seen, training=np.unique(training), run=run)
 
 
-def load_contents(path: Path) -> Hashes | None:
-    """Read what `save_contents` wrote; None where an earlier version has kept nothing."""
+def load_contents(path: Path, kind: Literal["contents", "training"] = "contents") -> Hashes | None:
+    """Read which inputs a run has seen, or has trained on; None where an earlier version has kept nothing.
+
+    Versions that did not tell the two apart have kept all that was seen.
+    """
     if not path.is_file():
         return None
     try:
         with np.load(path, allow_pickle=False) as found:
-            kept: Hashes = found["contents"]
+            kept: Hashes = found[kind if kind in found else "contents"]
             run = str(found["run"]) or None if "run" in found else None
     except Exception:  # a damaged archive raises many kinds
         raise InputError(f"{path}: was changed after it was written, or is damaged") from None

@@ -56,7 +56,7 @@ def load(model: str | Path, *, device: str | None = None, workers: int = 0) -> T
     return Trained.load(model, workers=workers, device=device or "cpu")
 
 
-def _known(model: Trained | Exported | str | Path) -> Described | Trained | Exported:
+def described(model: Trained | Exported | str | Path) -> Described | Trained | Exported:
     """Return what checks the inputs: of a run its description, so that torch is loaded only after that."""
     known: Described | Trained | Exported
     if isinstance(model, str | Path):
@@ -68,9 +68,10 @@ def _known(model: Trained | Exported | str | Path) -> Described | Trained | Expo
     return known
 
 
-def _loaded(
+def opened(
     model: Trained | Exported | str | Path, known: Described | Trained | Exported
 ) -> Trained | Exported:
+    """Return the model that `described` has described."""
     if isinstance(known, Described):
         assert isinstance(model, str | Path)
         return load(model)
@@ -119,7 +120,7 @@ def predict(
         raise InputError(f'the split "{split}" is one of a label file: give labels')
 
     def prepare() -> tuple[Trained | Exported, Inputs, dict[str, str]]:
-        known = _known(model)
+        known = described(model)
         if out is not None:
             check_columns(known.classes, top)
         names = None
@@ -130,7 +131,7 @@ def predict(
         if skip_damaged:
             given, names, faults = _readable(images, names, progress)
         inputs = known.inputs(given, features, names)
-        return _loaded(model, known), inputs, faults
+        return opened(model, known), inputs, faults
 
     loaded, inputs, faults = agreed(prepare)
     own = shares(len(inputs), BATCH)[rank()]
@@ -203,12 +204,12 @@ def evaluate(
         keep_inputs([place, place.with_suffix(".csv")], [model, features, place_of(labels), *files])
 
     def prepare() -> tuple[Trained | Exported, Labels, Inputs]:
-        known = _known(model)
+        known = described(model)
         if place is not None and not place.parent.is_dir():
             raise InputError(f"{place}: the folder {place.parent} does not exist")
         truth = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
         inputs = known.labelled(truth, images, features)
-        return _loaded(model, known), truth, inputs
+        return opened(model, known), truth, inputs
 
     loaded, known, inputs = agreed(prepare)
     beside = None if place is None else place.parent

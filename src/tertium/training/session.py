@@ -424,8 +424,7 @@ class Session:
         if self.folder is not None:
             if rank() == 0:
                 trained.save(self.folder.path)
-                seen = np.concatenate([self.training.contents, self.validation.contents])
-                save_contents(self.folder.seen_file, seen)
+                save_contents(self.folder.seen_file, self.training.contents, self.validation.contents)
                 if self.annotation is not None:
                     self.annotation.save(self.folder.annotation_file)
                 self.folder.finish(summary)
