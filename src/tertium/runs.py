@@ -30,7 +30,7 @@ _STATE = re.compile(
     r"|(table|work)\..*\.\d+-of-\d+\.npy|\.(checkpoint|state|table\..*)-\w*\.(json|safetensors|npy))"
 )
 # How the names of the tables of a report end.
-REPORT = ("", "-classes", "-epochs", "-groups", "-curves", "-calibration", "-missing")
+REPORT = ("", "-classes", "-epochs", "-groups", "-curves", "-calibration", "-missing", "-better")
 _VERSIONS = ("tertium", "torch", "timm", "lightning", "numpy")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from unicodedata import normalize
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from tertium.errors import InputError
 from tertium.labels.split_names import TEST, TRAIN, VALIDATION
 
-__all__ = ["TEST", "TRAIN", "VALIDATION", "divide", "places"]
+__all__ = ["TEST", "TRAIN", "VALIDATION", "divide", "places", "set_of"]
 Rows = npt.NDArray[np.int64]
 _WORD = 8  # bytes of a checksum that are used
 
@@ -72,6 +72,15 @@ def places(names: Sequence[str], seed: int, purpose: str = VALIDATION) -> npt.ND
         found += each.digest()[:_WORD]
     high = np.frombuffer(found, dtype=">u8").astype(np.uint64) >> np.uint64(11)  # as much as a float holds
     return high.astype(np.float64) * 2.0**-53
+
+
+def set_of(names: Iterable[str]) -> str:
+    """Return a checksum that two lists share if they name the same images, in whatever order.
+
+    >>> set_of(["b.jpg", "a.jpg"]) == set_of(["a.jpg", "b.jpg"]) != set_of(["a.jpg"])
+    True
+    """
+    return hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()[:16]
 
 
 def _of_first_names(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterator, Sequence, Sized
 from itertools import cycle
 from typing import Any
 
@@ -156,7 +156,7 @@ def _known(runs: Sequence[Run]) -> Iterator[Figure]:
 
 def _losses(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw the training loss."""
-    drawn = list(_curves(runs, lambda record: record.get("loss"), "training loss", 1))
+    drawn = list(_curves(runs, lambda record: record.get("loss"), "training loss", 1, lambda run: None))
     for figure, axes, _ in drawn:
         scale_to(axes.yaxis, np.concatenate([values for _, _, lines in drawn for _, values in lines]))
         yield figure
@@ -207,7 +207,8 @@ def _corrections(runs: Sequence[Run]) -> Iterator[Figure]:
     def precision(record: dict[str, Any]) -> Any:
         return (record.get("memory") or {}).get("precision")
 
-    for figure, axes, lines in _curves(runs, precision, "altered labels present in truth, %", 100):
+    told = "altered labels present in truth, %"
+    for figure, axes, lines in _curves(runs, precision, told, 100, lambda run: None):
         rates = {record["memory"]["base_rate"] for run, _ in lines for record in run.records}
         for rate in rates - {None}:
             axes.axhline(100 * rate, color=INK, linestyle="--", linewidth=1)
@@ -218,16 +219,20 @@ def _corrections(runs: Sequence[Run]) -> Iterator[Figure]:
 
 
 def _curves(
-    runs: Sequence[Run], value: Callable[[dict[str, Any]], Any], name: str, scale: float
+    runs: Sequence[Run],
+    value: Callable[[dict[str, Any]], Any],
+    name: str,
+    scale: float,
+    images: Callable[[Run], Hashable] = lambda run: run.validated,
 ) -> Iterator[tuple[Figure, Axes, _Lines]]:
     """Draw a figure of the records against the epoch, one panel a scheme; NaN where there is none."""
     styles = _styles(runs)
-    for scheme, group in grouped(runs, lambda run: run.scheme).items():
+    for heading, group in _panels(runs, images):
         every = [(run, np.array([value(record) for record in run.records], dtype=float)) for run in group]
         lines = [(run, scale * values) for run, values in every if np.isfinite(values).any()]
         if not lines:
             continue
-        figure, axes = panel(_heading(scheme), _epochs([run for run, _ in lines]), name)
+        figure, axes = panel(heading, _epochs([run for run, _ in lines]), name)
         for run, values in lines:
             epochs = range(1, len(values) + 1)
             axes.plot(epochs, values, label=run.series, markersize=3, **styles[run.series])
@@ -250,12 +255,12 @@ def _scores(runs: Sequence[Run]) -> Iterator[Figure]:
     if len(evaluated) < 2:
         return  # one number needs no figure
     best = 100 * max(run.row["map_c"] for run in evaluated)
-    schemes = grouped(evaluated, lambda run: run.scheme)
-    full = grouped(schemes.get(FULL, []), lambda run: run.series).values()
-    ceiling = max((_percents(group).mean() for group in full), default=None)
-    for scheme, group in schemes.items():
+    for heading, group in _panels(evaluated, lambda run: run.test_labels):
+        same = [run for run in evaluated if run.scheme == FULL and run.test_labels == group[0].test_labels]
+        full = grouped(same, lambda run: run.series).values()
+        ceiling = max((_percents(each).mean() for each in full), default=None)
         series = grouped(group, lambda run: run.series)
-        figure, axes = panel(_heading(scheme), "test mAP(C) in %", "", height=1.1 + 0.37 * len(series))
+        figure, axes = panel(heading, "test mAP(C) in %", "", height=1.1 + 0.37 * len(series))
         for place, (name, several) in enumerate(series.items()):
             _bar(axes, place, name, _percents(several), _styles(runs)[name])
         if ceiling is not None:
@@ -321,9 +326,9 @@ def _precisions(runs: Sequence[Run]) -> Iterator[Figure]:
     styles = _styles(runs)
     judged = [(run, run.quality) for run in runs if run.quality is not None and run.quality.number("map_c")]
     counts = np.array([count["present"] for run, _ in judged for count in run.classes.values()])
-    for scheme, group in grouped([run for run, _ in judged], lambda run: run.scheme).items():
+    for heading, group in _panels([run for run, _ in judged], lambda run: run.images(run.quality)):
         kinds = " or ".join(dict.fromkeys(map(_kind, group)))
-        figure, axes = panel(_heading(scheme), "known-present training labels of a class", f"{kinds} AP in %")
+        figure, axes = panel(heading, "known-present training labels of a class", f"{kinds} AP in %")
         points = {run: _against_counts(run, quality) for run, quality in judged if run in group}
         pixels = sum(len(known) for known, _ in points.values()) > _POINTS
         for run, (known, ap) in points.items():
@@ -355,12 +360,12 @@ def _against_counts(run: Run, quality: Quality) -> tuple[list[int], list[float]]
 def _recall(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw precision against recall of all scored classes together, one line a run."""
     styles = _styles(runs)
-    for scheme, group in grouped(runs, lambda run: run.scheme).items():
+    for heading, group in _panels(runs, lambda run: run.images(run.drawn)):
         found = [(run, run.drawn.curves.get(None)) for run in group if run.drawn is not None]
         lines = [(run, curve) for run, curve in found if curve is not None]
         if not lines:
             continue
-        figure, axes = panel(_heading(scheme), "recall in %", "precision in %")
+        figure, axes = panel(heading, "recall in %", "precision in %")
         for run, curve in lines:
             look = styles[run.series] | {"marker": ""}
             axes.plot(100 * curve.recall, 100 * curve.precision, label=run.series, **look)
@@ -396,12 +401,12 @@ def _class_curves(runs: Sequence[Run]) -> Iterator[Figure]:
 def _calibration(runs: Sequence[Run]) -> Iterator[Figure]:
     """Draw how often labels are present against the probability they were given."""
     styles = _styles(runs)
-    for scheme, group in grouped(runs, lambda run: run.scheme).items():
+    for heading, group in _panels(runs, lambda run: run.images(run.drawn)):
         found = [(run, run.drawn.reliability) for run in group if run.drawn is not None]
         lines = [(run, bins) for run, bins in found if bins is not None]
         if not lines:
             continue
-        figure, axes = panel(_heading(scheme), "predicted probability in %", "known labels present in %")
+        figure, axes = panel(heading, "predicted probability in %", "known labels present in %")
         axes.plot([0, 100], [0, 100], color=INK, linewidth=1, linestyle="--", alpha=0.6)
         for run, bins in lines:
             look = styles[run.series]
@@ -454,6 +459,15 @@ def _titles(runs: Sequence[Run]) -> dict[Run, str]:
     schemed = {run: f"{run.scheme}: {run.series}" if run.scheme != NO_SCHEME else run.series for run in runs}
     told = list(schemed.values())
     return {run: short(run.name if told.count(name) > 1 else name, 42) for run, name in schemed.items()}
+
+
+def _panels(runs: Sequence[Run], images: Callable[[Run], Hashable]) -> Iterator[tuple[str, list[Run]]]:
+    """Yield a heading and the runs of each panel: of one scheme, and with figures of the same images."""
+    groups = grouped(runs, lambda run: (run.scheme, images(run)))
+    schemes = [scheme for scheme, _ in groups]
+    for (scheme, _), group in groups.items():
+        apart = "" if schemes.count(scheme) == 1 else f"images of {short(group[0].name, 24)}"
+        yield ", ".join(filter(None, (_heading(scheme), apart))), group
 
 
 def _heading(scheme: str) -> str:

@@ -19,6 +19,7 @@ from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
 from tertium.progress import Progress
 from tertium.reporting import tables
+from tertium.reporting.better import Change, change
 from tertium.reporting.figures import charts
 from tertium.reporting.looking import Given, Missing, find_missing, judge
 from tertium.reporting.runs import NO_SCHEME, Run, grouped, read_runs, some
@@ -50,7 +51,8 @@ def write_report(
     tested = [None if given is None or given.split is None else judge(run, given, progress) for run in runs]
     shown = read_runs(runs, tested)
     missing = None if given is None else find_missing(runs[0], given, progress)
-    rows = _rows(shown, missing)
+    changed = _change(shown, runs, given)
+    rows = _rows(shown, missing, changed)
     beside = dict(zip(REPORT, report_tables(path), strict=True))
     files = {kind: file.name for kind, file in beside.items() if rows[kind]}
     page = template("report.html").render(
@@ -62,9 +64,11 @@ def write_report(
         judged=grouped([run for run in shown if run.quality], lambda run: run.quality and run.quality.on),
         drawn=grouped([run for run in shown if run.drawn], lambda run: run.drawn and run.drawn.on),
         comparable=len({run.test_labels for run in shown if run.test}) <= 1,
+        validated=grouped(shown, lambda run: run.validated),
+        change=changed,
         data=_data_of(shown),
         classes=_classes(shown, rows["-classes"]),
-        groups=grouped_rows(rows["-groups"], "run"),
+        groups=_groups(shown, rows["-groups"]),
         unscored=grouped([run for run in shown if run.quality], _unscored),
         epochs=rows["-epochs"],
         charts=charts(shown),
@@ -159,6 +163,7 @@ def template(name: str) -> Any:
         "number": shown(","),
         "decimal": shown(".3g"),
         "seconds": shown(",.1f"),
+        "signed": lambda value: _MISSING if value is None else f"{100 * value:+.1f}".replace("-", "−"),
     }
     environment.filters["breakable"] = _breakable
     environment.filters["indented"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
@@ -178,7 +183,30 @@ def _breakable(name: str) -> Markup:
 # ---- what is on it ---------------------------------------------------------------------------------------
 
 
-def _rows(runs: Sequence[Run], missing: Missing | None) -> dict[str, list[tables.Row]]:
+def _change(runs: Sequence[Run], order: Sequence[RunFolder], given: Given | None) -> Change | None:
+    """Compare two runs in the order in which they were given; of one or of many there is nothing to say."""
+    if len(runs) != 2:
+        return None
+    first = order[0].path
+    old, new = sorted(runs, key=lambda run: run.name not in (str(first), first.resolve().name))
+    return change(old, new, given)
+
+
+def _side_by_side(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose figures are of the same images as those of the first that has any."""
+    judged = [run for run in runs if run.quality is not None]
+    return [run for run in judged if run.images(run.quality) == judged[0].images(judged[0].quality)]
+
+
+def _groups(runs: Sequence[Run], rows: Sequence[tables.Row]) -> dict[str, list[tables.Row]]:
+    """Return the rows of groups of classes by run, for runs that can be compared."""
+    found = grouped_rows(rows, "run")
+    return {run.name: found[run.name] for run in _side_by_side(runs) if run.name in found}
+
+
+def _rows(
+    runs: Sequence[Run], missing: Missing | None, changed: Change | None
+) -> dict[str, list[tables.Row]]:
     """Return the rows of each CSV file."""
     makers = (
         lambda run: [run.row],
@@ -189,7 +217,8 @@ def _rows(runs: Sequence[Run], missing: Missing | None) -> dict[str, list[tables
         tables.calibration_rows,
     )
     found = [[row for run in runs for row in make(run)] for make in makers]
-    return dict(zip(REPORT, [*found, missing.rows if missing else []], strict=True))
+    last = [missing.rows if missing else [], changed.rows if changed else []]
+    return dict(zip(REPORT, [*found, *last], strict=True))
 
 
 def grouped_rows(rows: Sequence[tables.Row], key: str) -> dict[str, list[tables.Row]]:
@@ -237,7 +266,8 @@ def _data(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _classes(runs: Sequence[Run], rows: Sequence[tables.Row]) -> dict[str, Any]:
     """Return the table of classes: of the labels if all runs had the same, of the AP of some runs."""
-    names = [run.name for run in some(runs)]
+    beside = _side_by_side(runs) or runs
+    names = [run.name for run in some(beside)]
     found = grouped_rows(rows, "run")
     cells = {name: {row["class"]: row for row in found.get(name, ())} for name in names}
     first = list(cells[names[0]].values())
@@ -258,6 +288,7 @@ def _classes(runs: Sequence[Run], rows: Sequence[tables.Row]) -> dict[str, Any]:
         "break": _ENDS if cut else None,
         "runs": names,
         "more": len(runs) - len(names),
+        "apart": len(beside) < len(runs),
         "cells": cells,
         "same": len({run.data for run in runs}) == 1,
         "judged": any(row["judged_on"] for row in rows),

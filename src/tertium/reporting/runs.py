@@ -13,6 +13,7 @@ import numpy as np
 from tertium import methods
 from tertium.annotation.record import Annotation
 from tertium.errors import InputError
+from tertium.labels.splits import set_of
 from tertium.metrics.ranking import Counts, Floats
 from tertium.metrics.scored import Scored
 from tertium.reporting.quality import Quality, with_keys
@@ -86,6 +87,22 @@ class Run:
         """Figures whose labels were kept, so that curves can be drawn."""
         return self.test if self.test is not None and self.test.scored is not None else self.validation
 
+    def images(self, quality: Quality | None) -> Hashable:
+        """Return what two runs share whose figures are of the same images, and so may stand side by side.
+
+        Everything on a page that compares runs goes by this. A run of an earlier version that does not name
+        its validation images is taken to have those of other such runs.
+        """
+        if quality is not None and quality is self.test:
+            return self.test_labels
+        names = self.config["data"].get("validation")
+        return set_of(names) if names else None
+
+    @property
+    def validated(self) -> Hashable:
+        """What runs share that validate the same images."""
+        return self.images(None)
+
     @property
     def best(self) -> int | None:
         """The place of the best epoch in the records, counted from the start of the phase that was kept."""
@@ -118,6 +135,7 @@ class Run:
             "ece": test.ece if test else None,
             "scored": test.figures.get("scored") if test else None,
             "test_classes": len(test.classes) if test else None,
+            "validation_set": self.validated,
             "validation_score": number(summary.get("validation_score")),
             "validation_known_map": number(summary.get("validation_known_map")),
             "validation_known_scored": summary.get("validation_known_scored"),
@@ -140,8 +158,10 @@ def read_runs(folders: Sequence[RunFolder], tested: Sequence[Quality | None]) ->
         _read(folder, name, config, values, test)
         for folder, name, config, values, test in zip(folders, names, configs, changed, tested, strict=True)
     ]
-    schemes = grouped(runs, lambda run: run.scheme)
-    return [run for scheme in sorted(schemes, key=lambda name: name != FULL) for run in schemes[scheme]]
+    groups = grouped(runs, lambda run: (run.scheme, run.validated))
+    order = list(dict.fromkeys(scheme for scheme, _ in groups))
+    order.sort(key=lambda name: name != FULL)
+    return [run for scheme in order for key, group in groups.items() if key[0] == scheme for run in group]
 
 
 def _read(

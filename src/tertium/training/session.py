@@ -30,6 +30,7 @@ from tertium.distributed import gather_rows, own_rows
 from tertium.errors import InputError
 from tertium.files import make_folder
 from tertium.labels import Labels
+from tertium.labels.splits import set_of
 from tertium.methods import Method
 from tertium.methods.state import SampleState
 from tertium.metrics.evaluation import average_precision, best_thresholds
@@ -411,6 +412,7 @@ class Session:
             "classes": len(model.classes),
             "training_images": len(self.training.labels),
             "validation_images": len(self.validation.labels),
+            "validation_set": set_of(self.validation.labels.images.to_pylist()),  # which images these are
             "phase": phase,
             "epochs": len(fitted.records),
             "best_epoch": fitted.best_epoch,
