@@ -9,7 +9,7 @@ import typer
 
 from tertium.cli.shared import (
     LABELS_HELP,
-    ImagesFolder,
+    ImagesPlace,
     SplitName,
     Unlisted,
     UnlistedChoice,
@@ -33,7 +33,7 @@ def better(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="A run folder, or an exported .onnx file.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The one that may be better.")],
     labels: Annotated[Path | None, typer.Option(help=f"Labels to compare on. {LABELS_HELP}")] = None,
-    images: ImagesFolder = None,
+    images: ImagesPlace = None,
     features: Annotated[
         Path | None, typer.Option("--features", help="Ready features of the images: .npy, floats [N, D].")
     ] = None,
