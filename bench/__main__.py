@@ -18,6 +18,7 @@ from bench import (
     neighbours,
     openimages,
     serving,
+    storage,
     streaming,
     threads,
 )
@@ -35,6 +36,7 @@ PARTS = {
     "streaming": streaming,
     "inference": inference,
     "serving": serving,
+    "storage": storage,
     "threads": threads,
     "load": load,
 }

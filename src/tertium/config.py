@@ -205,6 +205,8 @@ def parse_overrides(words: Collection[str]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
+            if Path(word).exists():  # a shell has made many words of one
+                raise InputError(f'"{word}" is a file, not a setting: put patterns such as "*.tar" in quotes')
             raise InputError(f'"{word}" is not a setting: write key=value, for example epochs=20')
         pairs[key.strip()] = value.strip()
     return pairs

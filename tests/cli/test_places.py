@@ -4,12 +4,14 @@ import html
 import shlex
 import shutil
 import sys
+from pathlib import Path
 
 import fsspec
 import pytest
 from starlette.testclient import TestClient
 
 from tertium.cli import main
+from tertium.training.checkpoints import Checkpoints
 from tests.data.keeping import kept_as
 
 COUNT = 24
@@ -165,3 +167,85 @@ def test_no_output_replaces_an_archive(work, tertium, tmp_path):
         code, _, errors = tertium("predict", work.run, "--images", given, "--out", place, "--overwrite")
         assert (code, "is an input, and would be replaced" in errors) == (2, True)
     assert (tmp_path / "hf.parquet").read_bytes() == before
+
+
+def test_a_run_on_shards_is_killed_and_goes_on(work, places, tertium, tmp_path, monkeypatch):
+    """What is left of it comes to the same model as an uninterrupted run on the folder."""
+    every = ["protocol=finetune", "epochs=2", "batch_size=8", "checkpoint_minutes=0", "workers=0", *NETWORK]
+    call("train", "--labels", work.labels, "--images", work.folder, "--out", tmp_path / "whole", *every)
+    shards = shutil.copytree(Path(places("tar")).parent, tmp_path / "shards")
+    place, save = f"{shards}/{{000..004}}.tar", Checkpoints.save
+    saved = []
+
+    def once(self, *parts):
+        save(self, *parts)
+        saved.append(1)
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "save", once)
+        tertium("train", "--labels", work.labels, "--images", place, "--out", tmp_path / "cut", *every)
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    (shards / "002.tar").rename(shards / "away.tar")
+    code, _, errors = tertium("train", "--resume", tmp_path / "cut")
+    assert (code, "1 of 5 files are missing" in " ".join(errors.split())) == (2, True)
+    (shards / "away.tar").rename(shards / "002.tar")
+    call("train", "--resume", tmp_path / "cut")
+    assert _model(tmp_path / "cut") == _model(tmp_path / "whole")
+    for name in ("cut", "whole"):
+        where = place if name == "cut" else work.folder
+        call("predict", tmp_path / name, "--images", where, "--out", tmp_path / f"{name}.csv")
+    assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def _model(run):
+    return (run / "model.safetensors").read_bytes()
+
+
+def test_other_images_under_the_same_names_are_not_gone_on_with(work, places, tertium, tmp_path, monkeypatch):
+    shards = shutil.copytree(Path(places("tar")).parent, tmp_path / "shards")
+    save = Checkpoints.save
+
+    def once(self, *parts):
+        save(self, *parts)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "save", once)
+        tertium("train", "--labels", work.labels, "--images", f"{shards}/*.tar", "--out", tmp_path / "cut",
+                "checkpoint_minutes=0", *NETWORK)  # fmt: skip
+    first, second = work.names[:2]
+    altered = tmp_path / "photos"
+    shutil.copytree(work.folder, altered)
+    shutil.copy(work.folder / second, altered / first)
+    shutil.rmtree(shards)
+    kept_as("tar", altered, work.names, tmp_path)
+    code, _, errors = tertium("train", "--resume", tmp_path / "cut")
+    assert (code, "are not those that the run began with" in " ".join(errors.split())) == (2, True)
+
+
+def test_a_pattern_without_quotes_says_so(work, places, tertium, tmp_path):
+    shards = sorted(Path(places("tar")).parent.glob("*.tar"))
+    code, _, errors = tertium("train", "--labels", work.labels, "--images", *shards, "--out", tmp_path / "r")
+    assert code == 2
+    assert 'is a file, not a setting: put patterns such as "*.tar" in quotes' in " ".join(errors.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["features --out {out}/x.npy", "train --out {out}/r", "predict {run} --out {out}/p.csv",
+     "evaluate {run} --out {out}/e.json", "complete {run} --out {out}/c.csv",
+     "suggest {run} --out {out}/q.csv", "report {run} --out {out}/page.html"],
+)  # fmt: skip
+def test_a_shard_that_is_cut_off_leaves_nothing_half_written(words, work, places, tertium, tmp_path):
+    shards = shutil.copytree(Path(places("tar")).parent, tmp_path / "shards")
+    last = shards / "004.tar"
+    last.write_bytes(last.read_bytes()[:-20_000])
+    out = tmp_path / "out"
+    out.mkdir()
+    given = words.format(out=out, run=work.run).split()
+    code, _, errors = tertium(*given, "--labels", work.labels, "--images", f"{shards}/*.tar")
+    assert code == 2
+    assert "004.tar: the archive is cut off: its end is missing" in " ".join(errors.split())
+    assert list(out.rglob("*")) == []

@@ -186,9 +186,9 @@ def test_a_cut_off_tar_names_the_image(tmp_path):
             call(1)
     assert list(damaged(path, names, Progress())) == ["b.jpg"]
     assert "1 of 3 labelled images are missing: c.jpg" in refused(path, names)
-    for cut in (step + 100, 100):  # in a header
+    for cut in (step + 100, 100, step, 3 * step):  # in a header, before one, before the end
         path.write_bytes(content[:cut])
-        assert "a.tar: " in refused(path, names)
+        assert refused(path, names).endswith("a.tar: the archive is cut off: its end is missing")
 
 
 def test_what_is_no_archive_is_one_sentence(tmp_path):

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tertium.data.batches import ImageLoader, Order
 from tertium.data.inputs import open_inputs
-from tertium.data.sources import remote
+from tertium.data.sources import places, remote
 from tertium.data.sources.cache import image_cache
 from tertium.errors import InputError
 from tests.data.keeping import kept_as
@@ -52,6 +52,7 @@ def server(folder, kept, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(remote, "_WAITS", (0.0,) * 4)
+    places._small_part.cache_clear()  # of another test's server
     with storage() as running:
         running.put(folder.parent)
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{running.host}")

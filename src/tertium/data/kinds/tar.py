@@ -26,7 +26,14 @@ def _members(file: File) -> Iterator[Member]:
                 archive.members = []  # type: ignore[attr-defined]  # which would all be kept
                 if member.isreg() and not member.issparse():
                     yield Member(member.name, member.offset_data, member.size, member.size)
+            content.seek(archive.offset)
+            if len(content.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+                raise tarfile.ReadError("truncated header")  # not even the mark of the end is there
+    except InputError:
+        raise
     except tarfile.ReadError as error:
+        if "truncated header" in str(error):
+            raise InputError(f"{file.address}: the archive is cut off: its end is missing") from None
         if "unexpected end of data" not in str(error):
             raise InputError(f"{file.address}: not a tar archive, or a compressed one ({error})") from None
     except (tarfile.TarError, ValueError, EOFError) as error:

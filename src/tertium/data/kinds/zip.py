@@ -30,6 +30,8 @@ def _members(file: File) -> Iterator[Member]:
                     method = -1 if each.flag_bits & 1 else each.compress_type  # the first bit: encrypted
                     sizes = each.compress_size, each.file_size
                     yield Member(each.filename, each.header_offset, *sizes, method, each.CRC)
+    except InputError:
+        raise
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
         raise InputError(f"{file.address}: not a zip archive, or a damaged one ({error})") from None
 

@@ -28,11 +28,13 @@ class Cache:
     limit: int  # bytes
     _size: int | None = field(default=None, init=False)  # of all files, as far as this process knows
 
-    def content(self, key: str, make: Callable[[], bytes]) -> bytes:
-        """Return the bytes kept under a key; what is not there is made."""
+    def content(self, key: str, make: Callable[[], bytes], start: int = 0, length: int = -1) -> bytes:
+        """Return the bytes kept under a key, or a part of them; what is not there is made."""
         while True:
             try:
-                return self.file(key, lambda path: path.write_bytes(make())).read_bytes()
+                with open(self.file(key, lambda path: path.write_bytes(make())), "rb", 0) as file:
+                    file.seek(start)
+                    return file.read(length) or b""
             except FileNotFoundError:
                 continue  # removed meanwhile, by a process that needed the room
 

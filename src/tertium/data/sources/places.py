@@ -10,12 +10,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import BinaryIO, Protocol
 
 from tertium.data.sources.cache import image_cache
 from tertium.data.sources.remote import Stored, fetch, find_all, look_up
 from tertium.errors import InputError, some
 
+_SMALL = 2**21  # bytes of a part that is worth remembering for a moment
 BLOCK = 2**23  # bytes that are asked for at once: small requests to object storage are slow
 _ADDRESS = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -98,16 +100,26 @@ class RemoteFile:
         if end <= offset:
             return b""
         if not self.kept:
-            return fetch(self.address, offset, end - offset)
-        first, last = offset // BLOCK, (end - 1) // BLOCK
-        found = b"".join(self._block(number) for number in range(first, last + 1))
-        return found[offset - first * BLOCK : end - first * BLOCK]
+            part = _small_part if end - offset <= _SMALL else _part
+            return part(self.address, self.version, offset, end - offset)
+        blocks = range(offset // BLOCK, (end - 1) // BLOCK + 1)
+        return b"".join(self._of_block(number, offset, end) for number in blocks)
 
-    def _block(self, number: int) -> bytes:
-        start = number * BLOCK
-        length = min(BLOCK, self.size - start)
+    def _of_block(self, number: int, offset: int, end: int) -> bytes:
+        """Return what lies in a block of the bytes from an offset to an end."""
+        start, stop = number * BLOCK, min((number + 1) * BLOCK, self.size)
+        first, last = max(offset, start), min(end, stop)
         key = f"{self.address} {self.size} {self.version} {number}"
-        return image_cache().content(key, lambda: fetch(self.address, start, length))
+        fetched = partial(fetch, self.address, start, stop - start)
+        return image_cache().content(key, fetched, first - start, last - first)
+
+
+def _part(address: str, _version: str, offset: int, length: int) -> bytes:
+    return fetch(address, offset, length)
+
+
+# An image is asked for twice, to be hashed and to be decoded.
+_small_part = lru_cache(maxsize=32)(_part)
 
 
 @contextmanager

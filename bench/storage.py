@@ -1,0 +1,165 @@
+"""Images in tar shards, in Parquet and in object storage on this machine, beside the same files in a folder.
+
+``python -m bench.storage photos/`` takes the images of a folder instead of rendered ones.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+
+from bench.measure import Row, row, show
+from tertium.data.inputs import names_of, open_inputs
+from tertium.data.pictures import Pictures
+from tertium.data.scenes import render
+from tertium.models.classifier import pretrained
+from tertium.models.features import Extractor
+from tests.data.servers import storage
+
+TARGETS = {"tar shards": 1.0, "Parquet": 1.0, "tar shards in object storage": 0.8}
+SHARDS = 10
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    files: int = 2000
+    windows: int = 20  # parts that the places are read in, in turn
+    size: int = 224  # of the pixels that the network gets
+
+
+def rows(smoke: bool = False) -> list[Row]:
+    scale = Scale(40, 2, 32) if smoke else Scale()
+    with tempfile.TemporaryDirectory() as base:
+        folder = Path(base) / "photos"
+        folder.mkdir()
+        for number, image in enumerate(render(scale.files, seed=0).images):
+            photo = Image.fromarray(image).resize((256, 192), Image.Resampling.BICUBIC)
+            photo.save(folder / f"{number:05}.jpg", quality=90)
+        return measured(folder, Path(base), scale)
+
+
+def measured(folder: Path, base: Path, scale: Scale) -> list[Row]:
+    """Compare the rates of features, and of decoding alone, with the folder's."""
+    names = names_of(folder, None)[: scale.files]
+    write(folder, names, base / "kept")
+    with served(base / "kept") as address, environment(AWS_ENDPOINT_URL=address, TERTIUM_CACHE="off"):
+        extractor = Extractor(pretrained().eval(), scale.size, device=torch.device("cpu"))
+        ways: dict[str, Callable[[Pictures], object]] = {"features": extractor, "decoding": decode}
+        found = []
+        for what, call in ways.items():
+            # Each anew: finding and unpacking count too.
+            with tempfile.TemporaryDirectory() as cache, environment(TERTIUM_IMAGE_CACHE=cache):
+                seconds = timed(places(folder, base / "kept"), names, call, scale.windows)
+            found += [
+                row("storage", f"{what} from {name}, rate beside a folder's", seconds["a folder"] / each, "≥",
+                    TARGETS[name] if what == "features" else None)
+                for name, each in seconds.items()
+                if name in TARGETS
+            ]  # fmt: skip
+        return found
+
+
+def places(folder: Path, kept: Path) -> dict[str, str]:
+    return {
+        "a folder": str(folder),
+        "tar shards": f"{kept}/{{0..{SHARDS - 1}}}.tar",
+        "Parquet": f"{kept}/images.parquet",
+        "tar shards in object storage": f"s3://bucket/{{0..{SHARDS - 1}}}.tar",
+    }
+
+
+def write(folder: Path, names: list[str], kept: Path) -> None:
+    kept.mkdir()
+    contents = [(folder / name).read_bytes() for name in names]
+    for shard in range(SHARDS):
+        with tarfile.open(kept / f"{shard}.tar", "w") as archive:
+            for number in range(shard * len(names) // SHARDS, (shard + 1) * len(names) // SHARDS):
+                member = tarfile.TarInfo(names[number])
+                member.size = len(contents[number])
+                archive.addfile(member, io.BytesIO(contents[number]))
+    images = [{"bytes": content, "path": name} for name, content in zip(names, contents, strict=True)]
+    pq.write_table(pa.table({"image": images}), kept / "images.parquet", row_group_size=100)
+
+
+def timed(
+    given: dict[str, str], names: list[str], call: Callable[[Pictures], object], windows: int
+) -> dict[str, float]:
+    """Return how long each place takes; parts in turn, so that a busy moment of the machine slows all."""
+    seconds = dict.fromkeys(given, 0.0)
+    pictures: dict[str, Pictures] = {}
+    for name, place in given.items():
+        start = time.perf_counter()
+        found = open_inputs(place, names=names).pictures
+        seconds[name] += time.perf_counter() - start
+        assert found is not None
+        pictures[name] = found
+    first = next(iter(pictures.values()))
+    call(first.select(np.arange(2)))  # what is made only once, such as the network
+    for number, part in enumerate(np.array_split(np.arange(len(names)), windows)):
+        order = list(pictures)[number % len(pictures) :] + list(pictures)[: number % len(pictures)]
+        for name in order:
+            start = time.perf_counter()
+            call(pictures[name].select(part))
+            seconds[name] += time.perf_counter() - start
+    return seconds
+
+
+def decode(pictures: Pictures) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda row: pictures.open(row).size, range(len(pictures))))
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder as a bucket, in another process; give the address of the server."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(folder, theirs), daemon=True)
+    process.start()
+    try:
+        yield f"http://{ours.recv()}"
+    finally:
+        ours.send("end")
+        process.join()
+
+
+def _serve(folder: Path, pipe: Any) -> None:
+    with storage() as server:
+        server.put(folder)
+        pipe.send(server.host)
+        pipe.recv()
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
+    before = dict(os.environ)
+    os.environ.update({**keys, **values})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as passing:
+        show(measured(Path(sys.argv[1]), Path(passing), Scale()) if len(sys.argv) > 1 else rows())
