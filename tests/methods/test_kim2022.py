@@ -101,6 +101,27 @@ def test_ties_do_not_change_the_count(count, dtype, rng, scores):
             assert (taken.diff() <= 0).all()  # the first ones, row by row
 
 
+@pytest.mark.parametrize("kind", ["any", "one class", "equal", "none sampled", "rising"])
+def test_exactly_the_largest_of_very_many_are_chosen(rng, kind):
+    """Whatever a sample of the logits says about them."""
+    shape, count = (100, 600), 400
+    values = rng.normal(size=shape).astype(np.float32)
+    if kind == "one class":
+        values[:, 7] += 20
+    elif kind == "equal":
+        values[:] = 1
+    elif kind == "none sampled":
+        values.reshape(-1)[::61] = -5
+    elif kind == "rising":
+        values = np.sort(values, axis=None).reshape(shape)
+    labels = rng.choice(np.array([-1, 0, 1], dtype=np.int8), p=[0.05, 0.9, 0.05], size=shape)
+    order = np.argsort(np.where(labels == 0, -values, np.inf), axis=None, kind="stable")
+    expected = np.zeros(shape, dtype=bool)
+    expected.reshape(-1)[order[:count]] = True
+    found = large_losses(torch.from_numpy(values), torch.from_numpy(labels), count)
+    assert np.array_equal(found.numpy(), expected)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_ties_leave_the_loss_to_the_logits(name, rng, scores):
     labels = scores[1]
