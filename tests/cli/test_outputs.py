@@ -144,7 +144,7 @@ READS = {
     "folder",
 }
 READS |= {"hierarchy", "images", "labels", "model", "partial", "rename", "resume", "run", "runs"}
-READS |= {"test_features", "tree", "truth", "xml"}
+READS |= {"test_features", "token_file", "tree", "truth", "xml"}
 WRITES = {"out", "plot", "filled", "twins"}
 # They write folders, and have tests of their own.
 FOLDERS = {"train", "compare", "demo", "scenes", "explain", "pointing", "review"}

@@ -60,8 +60,8 @@ def test_what_is_counted():
     assert (found.answers, found.present, found.surprising) == (24, 24, 12)
     assert (found.recent, found.recent_surprising, found.next) == (10, 5, 10)
     before, _, after = found.words().partition(". ")
-    assert before == "Of 24 answers, 12 contradict what the model held likelier: 5 of the last 10"
-    assert after.startswith("Of the next 10 answers, ")
+    assert before == "Of 24 labels answered, 12 contradict what the model held likelier: 5 of the last 10"
+    assert after.startswith("Of the next 10, ")
     assert forecast(chances, ["a"] * 60, present, ahead=10) == found  # no chance in it
 
 

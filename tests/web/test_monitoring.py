@@ -398,6 +398,16 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path, tertium):
     assert (code, "the log cannot be written" in " ".join(errors.split())) == (2, True)
 
 
+def test_lines_are_added_only_to_a_log(tmp_path, tertium):
+    model = as_they_are(tmp_path / "m.onnx")
+    (tmp_path / "labels.csv").write_text("image,present\n")
+    for path in (model, tmp_path / "labels.csv"):
+        before = path.read_bytes()
+        code, _, errors = tertium("serve", model, "--port", 0, "--log", path)
+        assert (code, "something other than a log of requests" in " ".join(errors.split())) == (2, True)
+        assert path.read_bytes() == before
+
+
 # ---- the command -------------------------------------------------------------------------------------------
 
 
@@ -405,7 +415,7 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path, tertium):
 def test_the_command_logs_to_a_file_and_asks_for_the_token(tmp_path):
     (tmp_path / "token.txt").write_text(SECRET)
     os.chmod(tmp_path / "token.txt", 0o600)
-    (tmp_path / "log.jsonl").write_text('{"earlier": 1}\n')
+    (tmp_path / "log.jsonl").write_text('{"time": "earlier"}\n')
     model, log = as_they_are(tmp_path / "m.onnx"), tmp_path / "log.jsonl"
     with command(model, "--token-file", tmp_path / "token.txt", "--log", log) as (child, port):
         assert SECRET not in Path(f"/proc/{child.pid}/cmdline").read_text()
@@ -413,7 +423,7 @@ def test_the_command_logs_to_a_file_and_asks_for_the_token(tmp_path):
         assert ask(port, None, "/health", "GET")[0] == 200
         until(lambda: log.read_text().count("\n") == 3)  # the last line follows the answer
     found = [json.loads(line) for line in log.read_text().splitlines()]
-    assert found[0] == {"earlier": 1}  # lines are added
+    assert found[0] == {"time": "earlier"}  # lines are added
     assert [(each["path"], each["status"]) for each in found[1:]] == [("/predict", 401), ("/health", 200)]
 
 

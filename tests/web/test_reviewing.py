@@ -558,8 +558,8 @@ def test_the_command_says_how_far_people_agree_and_what_comes_next(world, tmp_pa
     text = " ".join(said.split())
     assert "2 between people (2 undecided and left out)" in text
     assert "people differ on 2, 2 of them undecided" in text
-    assert "Of the next 20 answers, " in text
-    assert "At 3.0 s an answer they take about a minute." in text
+    assert "Of the next 20, " in text
+    assert "At 3.0 s an answer and 1.4 answers a label, that takes about a minute." in text
     with open(tmp_path / "a-agreement.csv", encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     columns = ("of", "name", "answers", "shared", "differ")
@@ -874,7 +874,7 @@ def test_the_page_asks_and_stores(client, desk):
 
 
 def test_everything_comes_with_strict_headers(client):
-    own = ("/", "/review.js", "/photo.js", "/review.css", "/results", "/results.js", "/icon.svg")
+    own = ("/", "/review.js", "/dom.js", "/photo.js", "/review.css", "/results", "/results.js", "/icon.svg")
     for path in (*own, "/api/about", "/api/results", "/image/0", "/nothing"):
         reply = client.get(path)
         assert reply.status_code == (404 if path == "/nothing" else 200)

@@ -89,11 +89,22 @@ def _log(place: str | None) -> Iterator[RequestLog | None]:
         yield None if place is None else RequestLog(sys.stdout)
         return
     try:
+        _check_log(Path(place))
         file = open(place, "a", encoding="utf-8")  # noqa: SIM115 (what fails later is no fault of the path)
     except OSError as error:
         raise InputError(f"{place}: the log cannot be written ({error.strerror})") from None
     with file:
         yield RequestLog(file)
+
+
+def _check_log(path: Path) -> None:
+    """Refuse to add lines to what is no log: a model, a label file."""
+    if path.is_file():
+        with open(path, "rb") as there:
+            if there.read(9) not in (b"", b'{"time": '):
+                raise InputError(
+                    f"{path}: holds something other than a log of requests; choose another --log"
+                )
 
 
 def _warn(host: str, token_file: Path | None, locked: bool, tell: Callable[[str], None]) -> None:

@@ -41,30 +41,31 @@ class Range:
 class Forecast:
     """What answers have brought, and what the next ones will."""
 
-    answers: int  # so far
+    answers: int  # labels answered so far
     present: int  # of them
     surprising: int  # of them: not what the model had thought more probable
-    recent: int  # of the last answers, as many as come next
+    recent: int  # the last ones, as many as come next
     recent_surprising: int
     next: int
     next_present: Range
     next_surprising: Range
 
     def words(self) -> str:
-        """Say it in three sentences.
+        """Say it in two sentences, without the last full stop.
 
         >>> near, far = Range(48.2, 41, 56), Range(30.5, 22, 39)
         >>> Forecast(200, 96, 70, 100, 31, 100, near, far).words().split(". ")[-1]
-        'Of the next 100 answers, 22 to 39 should contradict it, and 41 to 56 find a present label (90 %)'
+        'Of the next 100, 22 to 39 should contradict it, and 41 to 56 be present (90 % interval)'
         """
-        before = f"Of {self.answers:,} answers, {self.surprising:,} contradict what the model held likelier. "
-        if self.recent < self.answers:
-            before = before[:-2] + f": {self.recent_surprising:,} of the last {self.recent:,}. "
-        after, found = self.next_surprising, self.next_present
+        last = (
+            f": {self.recent_surprising:,} of the last {self.recent:,}" if self.recent < self.answers else ""
+        )
+        after, present = _between(self.next_surprising), _between(self.next_present)
         return (
-            f"{before}Of the next {self.next:,} answers, {_between(after)} should contradict it, and "
-            f"{_between(found)} find a present label ({LEVEL:.0%}".replace("%", " %")
-            + ")"
+            f"Of {self.answers:,} labels answered, {self.surprising:,} contradict what the model held "
+            f"likelier{last}. "
+            f"Of the next {self.next:,}, {after} should contradict it, and {present} be present "
+            f"({100 * LEVEL:.0f} % interval)"
         )
 
 

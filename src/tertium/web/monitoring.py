@@ -104,7 +104,7 @@ class Metrics:
             _family("tertium_requests_in_flight", "gauge", "This request included.", self.in_flight),
             _family("tertium_images_in_progress", "gauge", progress, images_in_progress),
             _family("tertium_model_info", "gauge", "Which model answers.", model),
-            _family("process_start_time_seconds", "gauge", "When the process began.", self._began),
+            _family("process_start_time_seconds", "gauge", "When the service was started.", self._began),
         ]
         return "\n".join(line for family in families for line in family) + "\n"
 

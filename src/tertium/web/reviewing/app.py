@@ -35,6 +35,7 @@ _PAGE = {
     "/results": ("results.html", "text/html"),
     "/review.css": ("review.css", "text/css"),
     "/review.js": ("review.js", "text/javascript"),
+    "/dom.js": ("dom.js", "text/javascript"),
     "/photo.js": ("photo.js", "text/javascript"),
     "/results.js": ("results.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),

@@ -19,7 +19,7 @@ from tertium.labels.readers import write_labels
 from tertium.labels.tables import delimiter
 from tertium.web.reviewing.answers import Answers, Cell, Standing
 
-_SIGN = {"present": 1, "absent": -1}
+SIGN = {"present": 1, "absent": -1}
 _WORD = {1: "present", -1: "absent", 0: ""}
 
 
@@ -62,7 +62,7 @@ def contradictions(standing: Standing, given: Mapping[Cell, int]) -> list[Contra
     found = []
     for cell in standing.cells():
         said = standing.said(cell)
-        sides = [tuple(sorted(who for who in said if said[who] == word)) for word in _SIGN]
+        sides = [tuple(sorted(who for who in said if said[who] == word)) for word in SIGN]
         value = given.get(cell, 0)
         if all(sides) or (value > 0 and sides[1]) or (value < 0 and sides[0]):
             found.append(Contradiction(*cell, sides[0], sides[1], value))
@@ -73,7 +73,7 @@ def agreed(standing: Standing) -> dict[Cell, int]:
     """Return ±1 for each label of which more people say so than the other; a skip says nothing."""
     found = {}
     for cell in standing.cells():
-        sign = _sign(sum(_SIGN.get(word, 0) for word in standing.said(cell).values()))
+        sign = _sign(sum(SIGN.get(word, 0) for word in standing.said(cell).values()))
         if sign:
             found[cell] = sign
     return found
@@ -85,7 +85,7 @@ def disputed(standing: Standing) -> list[Cell]:
     return [
         cell
         for cell in standing.cells()
-        if cell not in decided and set(_SIGN) <= set(standing.said(cell).values())
+        if cell not in decided and set(SIGN) <= set(standing.said(cell).values())
     ]
 
 
@@ -131,7 +131,7 @@ def export(answers: Answers, labels: Labels, out: str | Path) -> Exported:
     """
     out = Path(out)
     standing = Standing.of(answers)
-    if not any(word in _SIGN for cell in standing.cells() for word in standing.said(cell).values()):
+    if not any(word in SIGN for cell in standing.cells() for word in standing.said(cell).values()):
         raise InputError(f"{answers.path}: nobody has called a label present or absent yet")
     found = contradictions(standing, given_values(labels, standing.cells()))
     if not agreed(standing):
@@ -161,7 +161,7 @@ def _write_answers(standing: Standing, labels: Labels, lines: Any) -> None:
     for cell, sign in sorted(agreed(standing).items()):
         about = [*cell, _WORD[sign], *([split[cell[0]] or ""] if split else [])]
         for row in standing.given(cell).values():
-            if row.answer in _SIGN:
+            if row.answer in SIGN:
                 seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
                 lines.writerow([*about, row.who, row.answer, row.time, seconds])
 

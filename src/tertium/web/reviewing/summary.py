@@ -16,9 +16,7 @@ from tertium.files import replacing
 from tertium.labelling.agreement import alpha, alphas, alphas_of_people
 from tertium.labelling.forecasting import NEXT, Forecast, forecast
 from tertium.web.reviewing.answers import Cell, Round, Standing
-from tertium.web.reviewing.results import agreed, disputed
-
-_SIGN = {"present": 1, "absent": -1}
+from tertium.web.reviewing.results import SIGN, agreed, disputed
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class Summary:
     classes: Sequence[Share]
     people: Sequence[Share]
     seconds: float | None
+    answers_each: float  # to a label that was answered, the mean
     forecast: Forecast | None
 
     @classmethod
@@ -61,6 +60,7 @@ class Summary:
             said.shares(said.classes, said.class_of_cell[said.cell], by_class),
             said.shares(said.people, said.person, by_person),
             _median(said.seconds),
+            len(said.cell) / max(len(said.class_of_cell), 1),
             None if round is None else look_ahead(standing, round, ahead),
         )
 
@@ -86,12 +86,13 @@ class Summary:
 
 
 def pace(summary: Summary) -> str | None:
-    """Say how long the next answers will take."""
+    """Say how long the next labels will take, all people together."""
     if summary.seconds is None or summary.forecast is None:
         return None
-    minutes = summary.seconds * summary.forecast.next / 60
+    minutes = summary.seconds * summary.answers_each * summary.forecast.next / 60
     about = f"{minutes:.0f} minutes" if minutes >= 1.5 else "a minute"
-    return f"At {summary.seconds:.1f} s an answer they take about {about}."
+    together = f" and {summary.answers_each:.1f} answers a label" if summary.answers_each > 1 else ""
+    return f"At {summary.seconds:.1f} s an answer{together}, that takes about {about}."
 
 
 def look_ahead(standing: Standing, round: Round, ahead: int = NEXT) -> Forecast | None:
@@ -152,7 +153,7 @@ class _Said:
             (cell, row)
             for cell in standing.cells()
             for row in standing.given(cell).values()
-            if row.answer in _SIGN
+            if row.answer in SIGN
         ]
         cells = sorted({cell for cell, _ in rows})
         classes, people = sorted({label for _, label in cells}), sorted({row.who for _, row in rows})
@@ -163,7 +164,7 @@ class _Said:
             people,
             np.array([place[cell] for cell, _ in rows], dtype=np.int64),
             np.array([person[row.who] for _, row in rows], dtype=np.int64),
-            np.array([_SIGN[row.answer] for _, row in rows], dtype=np.int8),
+            np.array([SIGN[row.answer] for _, row in rows], dtype=np.int8),
             np.array([np.nan if row.seconds is None else row.seconds for _, row in rows], dtype=np.float64),
             np.array([column[label] for _, label in cells], dtype=np.int64),
         )

@@ -1,16 +1,9 @@
-// What the answers come to so far. All names come from files: they reach the page as text, never as HTML.
+// What the answers come to so far.
+
+import { at, make } from "/dom.js";
 
 const SHOWN = 200; // differences, at most: the file has all
 const WORDS = { 1: "present", [-1]: "absent", 0: "undecided" };
-
-const at = (id) => document.getElementById(id);
-
-function make(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
 
 const number = (value, digits) => (value === null ? "–" : value.toFixed(digits));
 

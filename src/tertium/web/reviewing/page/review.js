@@ -1,13 +1,13 @@
 // The page asks for an image with its questions, sends each answer, and goes on when the server says that it
-// is on disk. All names come from files: they reach the page as text, never as HTML.
+// is on disk.
 
+import { at, make } from "/dom.js";
 import { Photo, STEP } from "/photo.js";
 
 const KEYS = { y: "present", ArrowRight: "present", n: "absent", ArrowLeft: "absent", s: "skip" };
 const WORDS = { present: "Present", absent: "Absent", skip: "Skip" };
 const PAUSE = 1500; // milliseconds between attempts while the server does not answer
 
-const at = (id) => document.getElementById(id);
 const photo = new Photo({
   box: at("picture"), layers: at("layers"), image: at("image"), note: at("unseen"),
   level: at("level"), closer: at("closer"), farther: at("farther"), whole: at("whole"),
@@ -37,13 +37,6 @@ function windowId() {
 function newId() {
   // crypto.randomUUID is missing where the page is reached by plain HTTP from elsewhere.
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
-function make(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
 }
 
 // ---- the server --------------------------------------------------------------------------------------------
