@@ -125,6 +125,16 @@ class RunFolder:
         return self.path / "annotation.json"
 
     @property
+    def together_file(self) -> Path:
+        """How labels go together, where the method has found that they do."""
+        return self.path / "together.json"
+
+    @property
+    def factors_file(self) -> Path:
+        """The numbers of that."""
+        return self.path / "together.safetensors"
+
+    @property
     def validation_file(self) -> Path:
         """Scores of the known labels of the validation images."""
         return self.path / "validation.npz"
@@ -182,7 +192,8 @@ class RunFolder:
     def made_by_training(self) -> list[Path]:
         """Return the files that training writes, and that whatever uses the run reads."""
         named = [self.config_file, self.epochs_file, self.log_file, self.summary_file, self.model_file]
-        return [*named, self.weights_file, self.annotation_file, self.validation_file, self.seen_file]
+        named += [self.weights_file, self.annotation_file, self.together_file, self.factors_file]
+        return [*named, self.validation_file, self.seen_file]
 
     def _is_own(self, path: Path) -> bool:
         """Return whether training, evaluating, exporting or reporting writes a file of this name here."""

@@ -54,7 +54,7 @@ def test_least_squares_of_completed_labels_are_averaged_in(rng):
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
     before = model.head.weight.detach().double().numpy().copy()
     bias = model.head.bias.detach().clone()
-    method.finish(model, run)
+    next(method.finish(model, run))
     x = (features - features.mean(axis=0)) / features.std(axis=0)
     x = x.astype(np.float64)
     for column, (seen_present, seen_absent) in enumerate(
@@ -78,7 +78,7 @@ def test_a_head_without_scores_stays_as_it_is(rng):
     """Zero weights have no direction to average with."""
     method, run, _ = prepared(rng)
     model = Classifier(run.labels.classes, run.features().shape[1])
-    method.finish(model, run)
+    list(method.finish(model, run))
     assert not model.head.weight.any()
 
 
@@ -89,7 +89,7 @@ def test_full_labels_are_not_completed(rng):
     method.prepare(run)
     model = Classifier(run.labels.classes, 6)
     torch.nn.init.ones_(model.head.weight)
-    method.finish(model, run)
+    assert not list(method.finish(model, run))
     assert (model.head.weight == 1).all()
 
 
@@ -108,7 +108,7 @@ def test_few_known_labels_are_made_more_of(rng, scheme, monkeypatch):
     scores = []
     for finishes in (True, False):
         if not finishes:
-            monkeypatch.setattr("tertium.methods.auto.Auto.finish", lambda self, model, run: None)
+            monkeypatch.setattr("tertium.methods.auto.Auto.finish", lambda self, model, run: iter(()))
         outcome = train(partial, features=features[:2000], method="auto")
         scores.append(outcome.trained.evaluate(truth[2000:], features=features[2000:]).map_c)
     assert scores[0] > scores[1]
@@ -118,3 +118,35 @@ def test_it_is_the_default(rng):
     features, truth = clusters(rng, 200)
     outcome = train(parse("random:0.5").apply(truth, 0), features=features, epochs=1)
     assert outcome.summary["method"] == "auto"
+
+
+def traits(rng, images, classes=30, width=40):
+    """Labels that go by six traits, which the features show: classes can learn from one another."""
+    factors = rng.normal(size=(images, 6))
+    loadings = rng.normal(size=(6, classes)) / np.sqrt(6)
+    truth = factors @ loadings + 0.2 * rng.normal(size=(images, classes)) > 0.7
+    features = factors @ rng.normal(size=(6, width)) / 2 + rng.normal(size=(images, width))
+    return features.astype(np.float32), Labels.from_dense(np.where(truth, 1, -1))
+
+
+def mean_ap(outcome, truth, features):
+    return outcome.trained.evaluate(truth, features=features).map_c
+
+
+def test_classes_learn_from_one_another(rng, monkeypatch):
+    features, truth = traits(rng, 3000)
+    partial = parse("random:0.05").apply(truth[:2000], 0)
+    found = train(partial, features=features[:2000])
+    monkeypatch.setattr("tertium.methods.auto.find", lambda *_: None)
+    alone = train(partial, features=features[:2000])
+    gained = mean_ap(found, truth[2000:], features[2000:]) - mean_ap(alone, truth[2000:], features[2000:])
+    assert gained > 0.01
+
+
+def test_labels_that_do_not_go_together_leave_it_as_it_was(rng, monkeypatch):
+    features, truth = clusters(rng, 800)
+    partial = parse("random:0.3").apply(truth, 0)
+    found = train(partial, features=features, epochs=3)
+    monkeypatch.setattr("tertium.methods.auto.find", lambda *_: None)
+    alone = train(partial, features=features, epochs=3)
+    assert torch.equal(found.trained.model.head.weight, alone.trained.model.head.weight)

@@ -314,7 +314,7 @@ class Ruined(Method):
     def finish(self, model, run):
         with torch.no_grad():
             model.head.weight.fill_(7)
-        return True
+        yield ""
 
 
 @pytest.mark.parametrize(("afterwards", "kept"), [(0.6, True), (0.5, True), (0.4, False), (None, True)])
@@ -323,6 +323,30 @@ def test_what_a_method_finishes_must_not_be_worse(data, afterwards, kept):
     assert bool((fitted.model.head.weight == 7).all()) is kept
     assert fitted.best_epoch == 2
     assert fitted.kept.figures["score"] == (afterwards if kept else 0.5)
+
+
+@dataclass(frozen=True)
+class Tried(Ruined):
+    """Tries two changes, one after the other."""
+
+    name: ClassVar[str] = "tried"
+
+    def finish(self, model, run):
+        yield from super().finish(model, run)
+        with torch.no_grad():
+            model.head.weight.fill_(8)
+        yield "eight"
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [((0.6, 0.7), 8), ((0.6, 0.6), 7), ((0.4, 0.5), None), ((0.4, 0.6), 8), ((None, None), 7)],
+)
+def test_a_second_change_must_be_clearly_better(data, scores, kept):
+    fitted = run(data, Tried(), scores=[0.2, 0.5, 0.3, *scores], epochs=3, patience=9)
+    assert bool((fitted.model.head.weight == 8).all()) is (kept == 8)
+    assert bool((fitted.model.head.weight == 7).all()) is (kept == 7)
+    assert fitted.kept.figures["score"] == {8: scores[1], 7: scores[0], None: 0.5}[kept]
 
 
 def test_a_judgement_decides_before_the_score(data):

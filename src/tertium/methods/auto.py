@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tertium.annotation.frequencies import Frequencies, estimate
+from tertium.annotation.together import Read, Together, find
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Run
@@ -23,7 +25,9 @@ WEIGHT = 5.0  # of a known positive there
 _RIDGE = 2.0  # of the mean variance of a feature, for as many images as features; less for more images
 _IMAGES = 100_000  # that least squares look at, at most
 _WIDEST = 8192  # features, up to which they are worth their D × D numbers
+_WIDE = 2048  # the same, where several folds have so many numbers each
 _BLOCK = 4096  # images at a time
+_TOGETHER = "together."
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ class Auto(Likelihood):
 
     A linear head on features is then averaged with a second one: the least squares fit to the completed
     labels, in which an unknown label is its probability of presence. It looks at all images that probably
-    show a class, not only at the few that are known to, which helps most where few labels are known.
+    show a class, not only at the few that are known to, which helps most where few labels are known. Where
+    labels go together (`tertium.annotation.together`), the second head is one in which classes learn from one
+    another, if the validation labels are clearly more likely by it.
     """
 
     name: ClassVar[str] = "auto"
@@ -68,15 +74,36 @@ class Auto(Likelihood):
         for line in findings(found, run.labels):
             run.note(line)
 
-    def finish(self, model: Classifier, run: Run) -> bool:
-        """Average the head on features with least squares on completed labels."""
+    def finish(self, model: Classifier, run: Run) -> Iterator[str]:
+        """Average the head on features with a second one; then with another, of labels that go together."""
         if model.backbone is not None or run.labels.is_full or model.width > _WIDEST:
-            return False
-        features = run.features()
+            return
+        features, alone = run.features(), model.head.weight.detach().clone()
         rows = np.sort(np.random.default_rng(0).permutation(len(features))[:_IMAGES])
         missed = torch.log1p(-run.state.tensors["propensity"]).float()
         average_with_least_squares(model, features, run.labels, rows, missed[0] - missed[1])
-        return True
+        yield ""
+        if model.width > _WIDE:
+            return
+        found = find(_standardised(model, features), run.labels, self.annotation(run), rows)
+        if found is None:
+            return
+        for name, value in found.together.tensors().items():
+            run.state.tensors[f"{_TOGETHER}{name}"] = torch.from_numpy(value)
+        with torch.no_grad():
+            model.head.weight.copy_(alone)
+            shared, covariance = (torch.from_numpy(part).to(alone) for part in found[1:])
+            _average(model.head.weight, shared, covariance)
+        yield "labels go together: classes have learned from one another what to look for"
+
+    def together(self, run: Run) -> Together | None:
+        """How labels go together, as far as known ones tell."""
+        found = {
+            name.removeprefix(_TOGETHER): value.numpy()
+            for name, value in run.state.tensors.items()
+            if name.startswith(_TOGETHER)
+        }
+        return Together.from_tensors(run.labels.classes, found) if found else None
 
 
 @torch.no_grad()
@@ -106,16 +133,26 @@ def average_with_least_squares(
         covariance.addmm_(inputs.T, inputs, alpha=1 / len(rows))
         products.addmm_(completed.T, inputs, alpha=1 / len(rows))
     ridge = _RIDGE * width / len(rows) * covariance.diagonal().mean() * torch.eye(width, device=device)
-    other = torch.linalg.solve(covariance + ridge, products.T).T
-    spread, theirs = (_spread(weight, covariance) for weight in (head.weight, other))
-    both = head.weight / spread + other / theirs
+    _average(head.weight, torch.linalg.solve(covariance + ridge, products.T).T, covariance)
+
+
+def _average(weight: Tensor, other: Tensor, covariance: Tensor) -> None:
+    """Put the mean direction of two heads [C, D] in place of the first, scores spread as before."""
+    spread, theirs = (_spread(each, covariance) for each in (weight, other))
+    both = weight / spread + other / theirs
     both *= spread / _spread(both, covariance)
-    head.weight.copy_(torch.where((spread > 0) & (theirs > 0), both, head.weight))
+    weight.copy_(torch.where((spread > 0) & (theirs > 0), both, weight))
 
 
 def _spread(weight: Tensor, covariance: Tensor) -> Tensor:
     """Return the standard deviation of each class's scores [C, 1]."""
     return (weight @ covariance * weight).sum(dim=1, keepdim=True).clamp(min=0).sqrt()
+
+
+def _standardised(model: Classifier, features: npt.NDArray[Any]) -> Read:
+    """Return what reads rows of the features as the head sees them."""
+    centre, scale = (part.cpu().numpy() for part in (model.center, model.scale))
+    return lambda rows: np.asarray((features[rows].astype(np.float32) - centre) * scale)
 
 
 def findings(found: Frequencies, labels: Labels) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -17,6 +18,7 @@ from tertium.methods.state import SampleState
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from tertium.annotation.together import Together
     from tertium.models.classifier import Classifier
 
 
@@ -121,6 +123,13 @@ class Method:
         """
         return None
 
+    def together(self, run: Run) -> Together | None:
+        """Return how labels go together beyond what the image shows, if this method has found that out.
+
+        A run keeps it as ``together.json`` and ``together.safetensors``; `tertium complete` uses it.
+        """
+        return None
+
     def judge(
         self, scores: npt.NDArray[np.float32], labels: Labels, run: Run
     ) -> npt.NDArray[np.float64] | None:
@@ -131,9 +140,14 @@ class Method:
         """
         return None
 
-    def finish(self, model: Classifier, run: Run) -> bool:
-        """Change the model of the best epoch, once; say whether it did. What is clearly worse is undone."""
-        return False
+    def finish(self, model: Classifier, run: Run) -> Iterator[str]:
+        """Change the model of the best epoch, and yield whenever it is worth judging.
+
+        What is yielded is said if the change is kept, unless it is empty. The first change is undone if it is
+        judged clearly worse than the best epoch; any further one unless it is clearly better than what was
+        kept before it.
+        """
+        return iter(())
 
 
 Parameters = dict[str, Any]

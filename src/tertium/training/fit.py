@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import time
@@ -25,6 +26,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from tertium.annotation.frequencies import Frequencies
 from tertium.annotation.record import Annotation
+from tertium.annotation.together import Together
 from tertium.config import Phase, Plan, Settings
 from tertium.data.batches import Batch, Loader
 from tertium.distributed import all_mean, share_buffers
@@ -104,6 +106,7 @@ class Fitted:
     kept: Verdict  # on the model as it is
     judge: Judge | None = None  # by which it was chosen
     annotation: Annotation | None = None  # of the training labels, if the method models it
+    together: Together | None = None  # how those go together, likewise
 
 
 def make_fabric(settings: Settings) -> Fabric:
@@ -386,9 +389,8 @@ def fit(
                 break
             keeper.offer(course)
     kept = _finish(course, method, lambda model: validate(model, judge))
-    return Fitted(
-        course.judged.eval(), course.records, course.best.epoch, kept, judge, method.annotation(run)
-    )
+    found = method.annotation(run), method.together(run)
+    return Fitted(course.judged.eval(), course.records, course.best.epoch, kept, judge, *found)
 
 
 def _step(
@@ -419,13 +421,20 @@ def _finish(course: Course, method: Method, validate: Callable[[Classifier], Ver
     model, best = course.judged, course.best
     assert best.verdict is not None
     model.load_state_dict(best.state)
-    if method.finish(model.eval(), course.run):
-        after = validate(model)
-        gain = after.gain(best.verdict)
-        if gain is None or gain.mean >= -gain.error:  # unless it is clearly worse
-            return after
-        model.load_state_dict(best.state)
-    return best.verdict
+    kept, state = best.verdict, best.state
+    for number, said in enumerate(method.finish(model.eval(), course.run)):
+        verdict = validate(model)
+        gain = verdict.gain(kept)
+        if number == 0:
+            is_good = gain is None or gain.mean >= -gain.error  # unless it is clearly worse
+        else:
+            is_good = gain is not None and gain.mean > gain.error
+        if is_good:
+            kept, state = verdict, copy.deepcopy(model.state_dict())
+            if said:
+                course.run.note(said)
+    model.load_state_dict(state)
+    return kept
 
 
 def _prepare(model: Classifier, method: Method, run: FitRun, seed: int, *, new: bool) -> None:

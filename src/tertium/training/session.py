@@ -21,6 +21,7 @@ from tertium import methods
 from tertium.annotation.calibration import thresholds
 from tertium.annotation.honest import expected_map
 from tertium.annotation.record import Annotation
+from tertium.annotation.together import Together
 from tertium.config import Plan, Settings
 from tertium.data.batches import Loader, Order, loader
 from tertium.data.identity import Hashes, save_contents
@@ -100,6 +101,7 @@ class Session:
         self.held = ExitStack()  # the lock on the folder
         self.memorised: dict[str, Any] = {}  # what was, by phase
         self.annotation: Annotation | None = None  # of the training labels, if the method models it
+        self.together: Together | None = None  # how those go together, likewise
         self.stops = Stops()
         self.head_parts: tuple[Part, ...] = ()
         self.started = time.perf_counter()
@@ -281,7 +283,7 @@ class Session:
         if memory is not None:
             self.memorised[phase] = memory.summary()
         self._say(f"best epoch of the {phase} phase: {fitted.best_epoch}")
-        self.done[phase], self.annotation = fitted, fitted.annotation
+        self.done[phase], self.annotation, self.together = fitted, fitted.annotation, fitted.together
         return fitted
 
     def _past(self, phase: str, start: Checkpoint) -> Fitted:
@@ -429,6 +431,8 @@ class Session:
                 save_contents(self.folder.seen_file, self.training.contents, self.validation.contents)
                 if self.annotation is not None:
                     self.annotation.save(self.folder.annotation_file)
+                if self.together is not None and phase == "head":  # it is about the frozen features
+                    self.together.save(self.folder)
                 self.folder.finish(summary)
             self._checkpoints().clear()
         return Outcome(trained, self.records, summary)
