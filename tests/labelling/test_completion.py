@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.csv
@@ -11,6 +12,7 @@ import pytest
 
 from tertium.annotation.calibration import Checked, posterior, present_range
 from tertium.annotation.record import Annotation
+from tertium.annotation.together import Together
 from tertium.data import inputs as door
 from tertium.errors import InputError
 from tertium.files import write_sealed
@@ -19,7 +21,7 @@ from tertium.labelling.answered import Answered
 from tertium.labelling.completion import Prepared, Tally, complete
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
-from tertium.metrics.evaluation import calibration_error
+from tertium.metrics.evaluation import average_precision, calibration_error
 from tertium.runs import RunFolder
 from tertium.schemes import parse
 from tertium.training.train import train
@@ -509,3 +511,71 @@ def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, change, mes
     assert code == 2
     assert message in errors
     assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]
+
+
+# ---- labels that go together -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def attributes(tmp_path_factory):
+    """A run on labels that go by four traits, of which the features show two, and the truth."""
+    folder = tmp_path_factory.mktemp("attributes")
+    rng = np.random.default_rng(2)
+    traits, loadings = rng.normal(size=(1200, 4)), rng.normal(size=(4, 20)) / 2
+    truth = np.where(traits @ loadings + 0.2 * rng.normal(size=(1200, 20)) > 0.8, 1, -1).astype(np.int8)
+    features = np.concatenate([traits[:, :2], rng.normal(size=(1200, 4))], axis=1).astype(np.float32)
+    full = Labels.from_dense(truth, images=[f"{number:04d}.jpg" for number in range(1200)])
+    labels = parse("random:0.3").apply(full, 0)
+    np.save(folder / "x.npy", features)
+    write_labels(labels, folder / "labels.parquet")
+    train(labels, features=features, out=folder / "run", seed=1)
+    return folder, labels, truth
+
+
+def completed(folder, name, **options):
+    out = folder / name
+    done = complete(folder / "run", folder / "labels.parquet", features=folder / "x.npy", out=out, **options)
+    table = pyarrow.parquet.read_table(out)
+    return done, np.stack([np.asarray(column) for column in table.columns[1:]], axis=1)
+
+
+def test_known_labels_speak_for_the_others(attributes):
+    folder, labels, truth = attributes
+    unknown = labels.dense() == 0
+    hidden = np.where(unknown, truth, np.int8(0))
+    scores, errors, said = [], [], []
+    for alone in (True, False):
+        done, chances = completed(folder, f"{alone}.parquet", alone=alone)
+        scores.append(np.nanmean(average_precision(chances, hidden)))
+        errors.append(calibration_error(chances, hidden))
+        said.append(any("known labels speak for the others of their image" in note for note in done.notes))
+        np.testing.assert_array_equal(chances[~unknown], labels.dense()[~unknown] > 0)
+    assert scores[1] > scores[0] + 0.1
+    assert errors[1] < errors[0] + 0.01
+    assert said == [False, True]
+
+
+def test_the_precision_is_reached_with_the_help_of_known_labels(attributes):
+    folder, labels, truth = attributes
+    more = folder / "more.parquet"
+    done, _ = completed(folder, "sure.parquet", precision=0.9, filled=more)
+    added = read_labels(more).dense() != labels.dense()
+    assert added.sum() == done.added > 100
+    assert (truth[added] > 0).mean() > 0.86
+
+
+def test_labels_that_do_not_go_together_are_completed_by_the_image_alone(world):
+    folder, *_ = world
+    both = [completed(folder, f"apart-{alone}.parquet", alone=alone) for alone in (True, False)]
+    np.testing.assert_array_equal(both[0][1], both[1][1])
+    assert any("judged by its image alone" in note for note in both[1][0].notes)
+    assert not any("judged by its image alone" in note for note in both[0][0].notes)
+
+
+def test_factors_of_another_model_are_refused(attributes, tmp_path):
+    folder, *_ = attributes
+    shutil.copytree(folder / "run", tmp_path / "run")
+    together = Together.of_run(folder / "run")
+    replace(together, maps=together.maps[:, :2]).save(RunFolder(tmp_path / "run"))
+    with pytest.raises(InputError, match=r"together\.json: is about another model"):
+        Prepared.of_run(tmp_path / "run", read_labels(folder / "labels.parquet"), features=folder / "x.npy")

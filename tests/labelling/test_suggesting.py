@@ -154,7 +154,7 @@ def test_suggest_asks_within_the_budget_about_unknown_labels(world, tmp_path, pe
     assert np.count_nonzero(counts) >= 4
     assert np.bincount(rows).max() == per_image
     ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
-    chances = ready.chances.unknown(ready.trained.predict_proba(features=folder / "x.npy"))
+    chances = np.concatenate([each for *_, each in ready.blocks()])
     np.testing.assert_allclose(found.probability, chances[rows, columns], atol=1e-5)
     unknown = chances[values == 0]
     asked = found.probability * (1 - found.probability)

@@ -46,8 +46,11 @@ def complete(
     filled: Annotated[
         Path | None, typer.Option(help="With --precision: the label file with those above added as present.")
     ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Judge each label by its image only, not by its other labels.")
+    ] = False,
 ) -> None:
-    """Say how probable each unknown label is, given the image and how labels were annotated.
+    """Say how probable each unknown label is, given the image, its known labels and how they were annotated.
 
     **Examples**
 
@@ -57,8 +60,9 @@ def complete(
       --precision 0.9 --filled more.parquet
 
     Known labels stay as they are: 1 or 0. For the others a run of the method `auto` also takes into account
-    that nobody annotated them. The probabilities are calibrated on the run's validation images, as far as
-    known labels allow, and by --answers. Thresholds go to a CSV file beside --out.
+    that nobody annotated them, and what the image's known labels say about the others, if that makes the
+    labels of validation images clearly more likely. The probabilities are calibrated on those images, as far
+    as known labels allow, and by --answers. Thresholds go to a CSV file beside --out.
     """
     from tertium.labelling.completion import complete as complete_labels
 
@@ -74,6 +78,7 @@ def complete(
             out=out,
             precision=precision,
             filled=filled,
+            alone=alone,
             progress=progress,
         )
     say(

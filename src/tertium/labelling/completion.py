@@ -34,10 +34,12 @@ from tertium.annotation.calibration import (
     told_by_answers,
 )
 from tertium.annotation.record import Annotation
+from tertium.annotation.together import Together, folds_of
 from tertium.data.inputs import Features, Images, Inputs
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
 from tertium.labelling.answered import Answered
+from tertium.labelling.collective import Collective
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
@@ -70,6 +72,7 @@ class Prepared:
     annotation: Annotation | None  # None where the run's method does not model it
     checked: Checked
     notes: tuple[str, ...]  # what a person should know
+    collective: Collective | None = None  # what known labels say about the others, if anything
 
     @classmethod
     def of_run(
@@ -80,9 +83,13 @@ class Prepared:
         *,
         features: Features | None = None,
         answers: Labels | None = None,
+        alone: bool = False,
         progress: Progress | None = None,
     ) -> Prepared:
-        """Load the model, find the inputs by name, and calibrate on validation images and answers."""
+        """Load the model, find the inputs by name, and calibrate on validation images and answers.
+
+        With ``alone`` each label is judged by its image alone, whatever is known of the others.
+        """
         folder = RunFolder.open(run)
         inputs = Described.of_run(run).labelled(labels, images, features)
         from tertium.prediction.trained import Trained  # loads torch: now that nothing trivial is wrong
@@ -93,26 +100,82 @@ class Prepared:
             annotation = annotation.for_classes(trained.classes)
         aligned = labels.with_classes(trained.classes)
         answered = Answered.among(aligned, answers)
+        before = answered.taken_out_of(aligned)
         rows = _validation_rows(folder, aligned)
-        scores = _scores_of(trained, inputs, rows, progress)
-        chances, checked = _calibrated(scores, answered.taken_out_of(aligned).dense(rows), annotation)
+        scored = _Scored(trained, inputs, before, _collective(run, trained, alone), progress)
+        scored, scores = scored.chosen(rows, annotation)
+        chances, checked = _calibrated(scores, before.dense(rows), annotation)
         notes = _notes(labels, trained, annotation, checked)
+        if scored.collective is not None:
+            notes = (*notes, scored.collective.note())
         asked = answered.unlearned(rows)
         if len(asked.rows):
             about, own = asked.images()
-            chance = chances.unknown(_scores_of(trained, inputs, about, progress))[own, asked.columns]
+            chance = chances.unknown(scored.of(about))[own, asked.columns]
             chances, note = _told(chances, chance.astype(np.float64), asked, annotation)
             notes = (*notes, note)
-        return cls(trained, answered.put_into(aligned), inputs, chances, annotation, checked, notes)
+        known, found = answered.put_into(aligned), scored.collective
+        return cls(trained, known, inputs, chances, annotation, checked, notes, found)
 
     def blocks(self, progress: Progress | None = None) -> Iterator[tuple[Floats, Signs, Block]]:
         """Yield batches of calibrated probabilities, labels, and the chances if unknown; each [B, C]."""
-        start = 0
-        for scores in self.trained.stream(self.inputs, progress):
-            labels = self.labels.dense(np.arange(start, start + len(scores)))
+        scored = _Scored(self.trained, self.inputs, self.labels, self.collective, progress)
+        for scores, labels in scored.blocks(np.arange(len(self.labels))):
             probabilities = self.chances.calibrated(scores)
             yield probabilities, labels, self.chances.unknown_at(probabilities)
-            start += len(scores)
+
+
+def _collective(run: str | Path, trained: Trained, alone: bool) -> Collective | None:
+    """Return what the run found of how labels go together, if it did and is asked."""
+    together = None if alone else Together.of_run(run)
+    if together is None:
+        return None
+    if together.classes != trained.classes or together.maps.shape[1] != trained.model.width:
+        raise InputError(f"{RunFolder(Path(run)).together_file}: is about another model than the run's")
+    return Collective.of(trained, together)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Images with their labels, and how probable each label is given its image and the others."""
+
+    trained: Trained
+    inputs: Inputs
+    labels: Labels
+    collective: Collective | None
+    progress: Progress | None
+
+    def blocks(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[Block, Signs]]:
+        """Yield scores and labels [B, C] of rows, batch by batch."""
+        start = 0
+        heard = self.collective if self.collective is not None and self.collective.share else None
+        for outputs in (heard or self).trained.stream(self._inputs(rows), self.progress):
+            mine = rows[start : start + len(outputs)]
+            labels, start = self.labels.dense(mine), start + len(outputs)
+            yield (outputs if heard is None else heard.scores(outputs, labels, self._folds(mine))), labels
+
+    def of(self, rows: npt.NDArray[np.int64]) -> Block:
+        """Return the scores [N, C] of a few rows."""
+        blocks = [scores for scores, _ in self.blocks(rows)] if len(rows) else []
+        return np.concatenate(blocks) if blocks else np.empty((0, len(self.trained.classes)), np.float32)
+
+    def chosen(self, rows: npt.NDArray[np.int64], annotation: Annotation | None) -> tuple[_Scored, Block]:
+        """Decide on these rows how much known labels count for the others; return their scores too."""
+        labels = self.labels.dense(rows)
+        if self.collective is None or annotation is None or np.count_nonzero(labels) < _LEAST:
+            apart = replace(self, collective=None)
+            return apart, apart.of(rows)
+        outputs = np.concatenate(list(self.collective.trained.stream(self._inputs(rows), self.progress)))
+        plain = Chances(1.0, np.zeros(labels.shape[1]), annotation.present, annotation.absent)
+        folds = self._folds(rows)
+        found = replace(self, collective=self.collective.chosen(outputs, labels, folds, plain))
+        return found, found.of(rows)
+
+    def _inputs(self, rows: npt.NDArray[np.int64]) -> Inputs:
+        return self.inputs if len(rows) == len(self.inputs) else self.inputs.select(rows)
+
+    def _folds(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+        return folds_of(self.labels.images.take(pa.array(rows)))
 
 
 def _validation_rows(folder: RunFolder, labels: Labels) -> npt.NDArray[np.int64]:
@@ -122,13 +185,6 @@ def _validation_rows(folder: RunFolder, labels: Labels) -> npt.NDArray[np.int64]
     rows = np.sort(np.asarray(found, dtype=np.int64))
     most = max(1, _ENTRIES // len(labels.classes))
     return rows[:: max(1, -(-len(rows) // most))]
-
-
-def _scores_of(
-    trained: Trained, inputs: Inputs, rows: npt.NDArray[np.int64], progress: Progress | None
-) -> Block:
-    blocks = list(trained.stream(inputs.select(rows), progress)) if len(rows) else []
-    return np.concatenate(blocks) if blocks else np.empty((0, len(trained.classes)), dtype=np.float32)
 
 
 def _calibrated(scores: Block, labels: Signs, annotation: Annotation | None) -> tuple[Chances, Checked]:
@@ -274,9 +330,13 @@ def complete(
     out: str | Path,
     precision: float | None = None,
     filled: str | Path | None = None,
+    alone: bool = False,
     progress: Progress | None = None,
 ) -> Completed:
     """Write the probability of every unknown label; known ones are 1 and 0.
+
+    A label is judged by its image, and by the image's known labels if these are found to say anything about
+    the others; with ``alone`` by the image only.
 
     With ``precision``, a CSV file beside ``out`` lists for each class the lowest threshold expected to reach
     it, and ``filled`` gets the labels, with those above the thresholds added as present. ``answers`` are
@@ -289,7 +349,9 @@ def complete(
     keep_inputs([out, table, filled], [features, place_of(labels), place_of(answers)])
     labels = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     said = None if answers is None else open_labels(answers, progress=progress)
-    ready = Prepared.of_run(run, labels, images, features=features, answers=said, progress=progress)
+    ready = Prepared.of_run(
+        run, labels, images, features=features, answers=said, alone=alone, progress=progress
+    )
     check_columns(ready.trained.classes, None)
     tally = Tally(len(ready.trained.classes))
     names = ready.labels.images.to_pylist()

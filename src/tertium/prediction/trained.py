@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from tertium.runs import RunFolder
 from tertium.threads import suited_to
 
 _IMAGES = 16  # that go through a network at once on the CPU: quicker than more, with a quarter of the memory
+
+_UNIT = "\0unit "  # no class has such a name
 
 
 def stream(model: Classifier, loader: Loader) -> Iterator[npt.NDArray[np.float32]]:
@@ -75,6 +77,18 @@ class Trained(Predictor):
     def save(self, folder: str | Path) -> None:
         """Write the model as safetensors and JSON."""
         save_model(self.model, Path(folder), self.thresholds, self.image_size, self.frozen)
+
+    def with_units(self, weight: npt.NDArray[np.float32]) -> Trained:
+        """Return a model that says more of the same features: further units [U, D], after the classes."""
+        names = [f"{_UNIT}{number}" for number in range(len(weight))]
+        model = Classifier((*self.classes, *names), self.model.width, self.model.backbone)
+        state = self.model.state_dict()
+        more = torch.from_numpy(weight).to(state["head.weight"])
+        state["head.weight"] = torch.cat([state["head.weight"], more])
+        state["head.bias"] = torch.cat([state["head.bias"], more.new_zeros(len(more))])
+        model.load_state_dict(state)
+        cuts = np.concatenate([self.thresholds, np.ones(len(weight))])
+        return replace(self, model=model.to(more.device).eval(), thresholds=cuts)
 
     def inputs(self, images: Images | None, features: Features | None, names: Sequence[str] | None) -> Inputs:
         """Find inputs and check that they fit the model; without names, take all that there are."""

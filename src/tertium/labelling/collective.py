@@ -1,0 +1,127 @@
+"""What the known labels of an image say about its unknown ones, as far as they say anything.
+
+A model judges each label by the image alone. `tertium.annotation.together` also judges it by the image's
+other known labels. Both logits are mixed. How much the second counts is decided on the run's validation
+images, none of whose labels were used to fit it: by the likelihood of each label given the others. Unless
+that is clearly higher, labels are judged by the image alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tertium.annotation.calibration import (
+    Block,
+    Chances,
+    Floats,
+    Signs,
+    calibrate,
+    log_likelihood,
+)
+from tertium.annotation.together import Together
+from tertium.metrics.evaluation import average_precision
+
+if TYPE_CHECKING:
+    from tertium.prediction.trained import Trained
+
+_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the logits given the other labels, between which is chosen
+_CHOSEN = 2**19  # labels by which, at most
+
+
+class Told(NamedTuple):
+    """How well known validation labels are ranked, each without itself: mean AP."""
+
+    alone: float  # by the image
+    given: float  # and by the other known labels too
+    labels: int  # how many
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A model that also hears the known labels of an image."""
+
+    trained: Trained  # with further units, from which the image's factors come
+    together: Together
+    share: float  # of the logits given the other labels; 0 leaves the model's own
+    told: Told | None = None  # None where nothing can be checked
+
+    @classmethod
+    def of(cls, trained: Trained, together: Together) -> Collective:
+        """Put both together; nothing counts yet."""
+        return cls(trained.with_units(together.units), together, 0.0)
+
+    def apart(self, outputs: Block) -> tuple[Block, Block]:
+        """Return the probabilities [B, C] by the image alone, and the logits of the other units."""
+        classes = len(self.together.classes)
+        return outputs[:, :classes], _logits(outputs[:, classes:]).astype(np.float32)
+
+    def scores(self, outputs: Block, labels: Signs, folds: npt.NDArray[np.int8]) -> Block:
+        """Return the probability [B, C] of each label given its image and the image's other known labels."""
+        alone, units = self.apart(outputs)
+        if not self.share:
+            return alone
+        given = self.together.given_others(self.together.shown(units, folds), labels)
+        return _mixed(_logits(alone), given, self.share)
+
+    def chosen(
+        self, outputs: Block, labels: Signs, folds: npt.NDArray[np.int8], chances: Chances
+    ) -> Collective:
+        """Decide on validation images [V] how much the other labels count."""
+        step = max(1, -(-labels.size // _CHOSEN))
+        outputs, labels, folds = outputs[::step], labels[::step], folds[::step]
+        alone, units = self.apart(outputs)
+        given = self.together.given_others(self.together.shown(units, folds), labels)
+        plain = _logits(alone)
+        half = folds % 2 == 0
+        before = _explained(alone, labels, half, chances)
+        share, most = 0.0, 0.0
+        for each in _SHARES:
+            gains = _explained(_mixed(plain, given, each), labels, half, chances) - before
+            if gains.mean() > max(most, gains.std() / np.sqrt(max(len(gains) - 1, 1))):
+                share, most = each, float(gains.mean())
+        told = _told(alone, _mixed(plain, given, share), labels)
+        return replace(self, share=share, told=told)
+
+    def note(self) -> str:
+        """Say in a line what the known labels tell."""
+        if not self.share or self.told is None:
+            return "each label is judged by its image alone: known ones do not speak for the others"
+        alone, given, count = self.told
+        return (
+            f"known labels speak for the others of their image: mean AP {100 * given:.1f} instead of "
+            f"{100 * alone:.1f} on {count:,} known validation labels, each judged without itself"
+        )
+
+
+def _explained(scores: Block, labels: Signs, half: npt.NDArray[np.bool_], chances: Chances) -> Floats:
+    """Return the log-likelihood of each image's labels [V], by a calibration on the other half."""
+    found = np.empty(len(labels))
+    for seen, rest in ((half, ~half), (~half, half)):
+        fit = calibrate(scores[seen], labels[seen], chances.present, chances.absent)
+        p = fit.calibrated(scores[rest])
+        found[rest] = log_likelihood(p, labels[rest], fit.present, fit.absent).sum(axis=1)
+    return found
+
+
+def _told(alone: Block, given: Block, labels: Signs) -> Told | None:
+    """Rank the known labels; in a class that is known absent nowhere, unknown ones count as absent."""
+    blind = ~(labels < 0).any(axis=0)
+    ranked = np.where(blind & (labels == 0), np.int8(-1), labels)
+    before, after = (average_precision(each, ranked) for each in (alone, given))
+    if not np.isfinite(before).any():
+        return None
+    return Told(float(np.nanmean(before)), float(np.nanmean(after)), int(np.count_nonzero(labels)))
+
+
+def _mixed(alone: Floats, given: Block, share: float) -> Block:
+    logits = (1 - share) * alone + share * np.clip(given, -16, 16)
+    return np.asarray(1 / (1 + np.exp(-logits)), dtype=np.float32)
+
+
+def _logits(scores: Block) -> Floats:
+    inside = np.clip(scores.astype(np.float64), 1e-7, 1 - 1e-7)
+    return np.asarray(np.log(inside / (1 - inside)))
