@@ -22,6 +22,7 @@ from bench import (
     storage,
     streaming,
     threads,
+    together,
 )
 from bench.measure import show
 from bench.results import write
@@ -41,6 +42,7 @@ PARTS = {
     "storage": storage,
     "threads": threads,
     "load": load,
+    "together": together,
 }
 RESULTS = Path(__file__).with_name("results.json")
 
