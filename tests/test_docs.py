@@ -180,3 +180,10 @@ def test_the_design_names_every_module():
     assert named <= modules | packages
     whole = {name for name in named & packages if not any(each.startswith(f"{name}.") for each in named)}
     assert {name for name in modules - named if name.rpartition(".")[0] not in whole} == set()
+
+
+def test_the_tests_that_promises_name_are_there():
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(tests/[\w/.]+)`", page))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []

@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ from tertium.errors import InputError
 
 MARK = "TERTIUM_MARK"  # the variable that says what is in the names of temporary files
 
-_FOLDER = ".tertium-"  # how the name of a temporary folder begins
+_FOLDER = "tertium"  # in the name of a temporary folder
 _STEM = 50  # letters of a file's name that its temporary file has too
 LOCKS = find_spec("fcntl") is not None  # not on Windows
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -40,24 +40,26 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise InputError(f"{path}: the folder {path.parent} does not exist")
     if path.is_symlink():
         raise InputError(f"{path}: a link that leads to itself")
+    _sweep(path)
+    handle = -1
+    # The name is known before there is a file: a signal may come at any moment.
+    name = f"{temporary_prefix(path.stem[:_STEM])}{secrets.token_hex(4)}{path.suffix}"
+    temporary = path.with_name(name)
     try:
-        _sweep(path)
-        handle, temporary = _made(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
-    try:
+        handle = _create(temporary, path)
         yield temporary
         with open(temporary, "rb+") as written:  # on disk before the name points to it
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp made it private
+        temporary.chmod(0o666 & ~_umask())  # it was made private
         temporary.replace(path)
     except Exception as error:
         if not is_full(error):
             raise
         raise InputError(f"{path}: cannot be written, the disk is full; nothing is left of it") from None
     finally:
-        temporary.unlink(missing_ok=True)
-        if LOCKS:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if handle >= 0:
             os.close(handle)
 
 
@@ -72,19 +74,21 @@ def lock(handle: int, *, wait: bool = False) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-def _made(path: Path) -> tuple[int, Path]:
-    """Make a temporary file beside ``path``, locked as long as this process writes it."""
-    prefix = temporary_prefix(path.stem[:_STEM])
-    while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=path.suffix)
-        with contextlib.suppress(OSError):  # a file system without locks
-            lock(handle, wait=True)
-        if not LOCKS or os.fstat(handle).st_nlink:  # else it was swept away before the lock
-            break
-        os.close(handle)
+def _create(temporary: Path, path: Path) -> int:
+    """Make a temporary file, locked as long as this process writes it; return what holds the lock."""
+    try:
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
     if not LOCKS:
         os.close(handle)  # Windows renames no open file
-    return handle, Path(name)
+        return -1
+    with contextlib.suppress(OSError):  # a file system without locks
+        lock(handle, wait=True)
+    if os.fstat(handle).st_nlink:
+        return handle
+    os.close(handle)  # it was swept away before the lock
+    return _create(temporary, path)
 
 
 def _sweep(path: Path) -> None:
@@ -110,6 +114,7 @@ def _sweep(path: Path) -> None:
 def filling(out: Path) -> Iterator[Path]:
     """Give a folder for results; they go to ``out`` if the block succeeds, and else nothing is left.
 
+    >>> import tempfile
     >>> place = Path(tempfile.mkdtemp()) / "new" / "results"
     >>> with filling(place) as folder:
     ...     _ = (folder / "answer.txt").write_text("42")
@@ -117,13 +122,7 @@ def filling(out: Path) -> Iterator[Path]:
     '42'
     """
     near = next(place for place in (out, *out.absolute().parents) if place.exists())  # on the disk of ``out``
-    try:
-        _sweep_folders(near)
-        temporary = tempfile.TemporaryDirectory(dir=near, prefix=_FOLDER)
-    except OSError as error:
-        raise InputError(f"{out}: no folder can be made here ({error.strerror})") from None
-    with temporary as name, locked(name):
-        folder = Path(name)
+    with passing_folder(near) as folder:
         try:
             yield folder
         except OSError as error:
@@ -131,12 +130,45 @@ def filling(out: Path) -> Iterator[Path]:
                 raise
             raise InputError(f"{out}: cannot be written, the disk is full; nothing is left of it") from None
         try:
+            if not os.path.lexists(out):
+                make_folder(out.parent)
+                folder.chmod(0o777 & ~_umask())  # it was made private
+                folder.rename(out)  # all at once
+                return
             make_folder(out)
             # Numbers last: where they are, all pictures are.
             for made in sorted(folder.iterdir(), key=lambda path: path.suffix != ".png"):
                 made.replace(out / made.name)
         except OSError as error:
             raise InputError(f"{out}: cannot be written to ({error.strerror})") from None
+
+
+@contextmanager
+def passing_folder(near: Path) -> Iterator[Path]:
+    """Give a temporary folder below ``near``, removed at the end; those of killed processes go too."""
+    _sweep_folders(near)
+    folder = near / f"{temporary_prefix(_FOLDER)}{secrets.token_hex(4)}"
+    try:
+        try:
+            folder.mkdir(0o700)
+        except OSError as error:
+            raise InputError(f"{near}: no folder can be made here ({error.strerror})") from None
+        with locked(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep_folders(near: Path) -> None:
+    """Remove the folders that processes which were killed have left here."""
+    for left in near.glob(f".{_FOLDER}-????????") if LOCKS else ():
+        with contextlib.suppress(OSError):  # held by its process, or gone
+            handle = os.open(left, os.O_RDONLY)
+            try:
+                lock(handle)
+                shutil.rmtree(left)
+            finally:
+                os.close(handle)
 
 
 @contextmanager
@@ -147,19 +179,15 @@ def locked(path: str | Path) -> Iterator[None]:
         return
     handle = os.open(path, os.O_RDONLY)
     try:
-        lock(handle)
+        try:
+            lock(handle)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            pass
         yield
     finally:
         os.close(handle)
-
-
-def _sweep_folders(near: Path) -> None:
-    """Remove the folders that processes which were killed have left here."""
-    if not LOCKS:
-        return
-    for left in near.glob(f"{_FOLDER}????????"):
-        with contextlib.suppress(OSError), locked(left):  # held by its process, or gone
-            shutil.rmtree(left)
 
 
 def is_left_of(path: Path, target: Path) -> bool:

@@ -5,17 +5,15 @@ Nothing here imports torch: a process without it is alone.
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tertium.errors import InputError, SaidElsewhere
-from tertium.files import temporary_prefix
+from tertium.files import passing_folder
 
 if TYPE_CHECKING:
     import torch
@@ -62,12 +60,8 @@ def shares(count: int, batch: int) -> list[range]:
 @contextmanager
 def shared_folder(parent: Path) -> Iterator[Path]:
     """Give all processes one folder below ``parent``, which all must see; process 0 removes it at the end."""
-    made = tempfile.mkdtemp(prefix=temporary_prefix("tertium"), dir=parent) if rank() == 0 else ""
-    try:
-        yield Path(from_first(made))
-    finally:
-        if made:
-            shutil.rmtree(made, ignore_errors=True)
+    with passing_folder(parent) if rank() == 0 else nullcontext() as made:
+        yield Path(from_first(str(made)))
 
 
 def from_first(value: Any) -> Any:

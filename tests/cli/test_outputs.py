@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 import tertium as package
+from tertium.errors import Stopped
+from tertium.files import replacing
 from tertium.labels import Labels
 from tertium.labels.readers import write_labels
 from tests.cli.commands import commands
@@ -204,3 +206,36 @@ def test_a_signal_leaves_nothing_half_written(world, tertium, monkeypatch):
     assert code == 143
     assert contents(world) == before
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_signals_at_awkward_moments(world, tertium, monkeypatch):
+    """Ctrl-C before the command is found, and SIGTERM in a command that trains by the way."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tertium.cli.app", interrupted)
+        assert tertium("describe", "labels.csv") == (130, "", "")
+
+    def stopped(*_, **__):
+        raise Stopped(signal.SIGTERM, kept=True)
+
+    monkeypatch.setattr("tertium.training.session.Session.run", stopped)
+    code, _, errors = tertium("rehearse", *DATA.split(), "--budget", 4, "--rounds", 1, "--out", "a.csv")
+    assert (code, "Traceback" in errors) == (143, False)
+
+
+def test_a_signal_between_making_and_writing_a_file_leaves_nothing(tmp_path, monkeypatch):
+    """The name of a temporary file is known before there is one."""
+    whole = os.open
+
+    def interrupted(*words, **more):
+        os.close(whole(*words, **more))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.open", interrupted)
+        with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a.csv"):
+            pass
+    assert list(tmp_path.iterdir()) == []

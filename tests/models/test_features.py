@@ -278,6 +278,23 @@ def test_a_damaged_row_gives_way_to_the_one_that_was_computed_again(backbone, ph
     assert len(heard.notes) == 1  # nothing is damaged any more
 
 
+def test_a_folder_in_the_place_of_an_index_is_passed_over(backbone, photos, cache):
+    found = extractor(backbone)(watched(photos))
+    (index,) = cache.rglob("*.index")
+    index.unlink()
+    index.mkdir()
+    np.testing.assert_array_equal(extractor(backbone)(watched(photos)), found)
+
+
+def test_what_is_not_ours_stays_in_the_folder_of_unfinished_features(backbone, photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("TERTIUM_CACHE", "off")
+    mine = tmp_path / "x.npy.partial" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    extractor(backbone).save(watched(photos), tmp_path / "x.npy")
+    assert [path.name for path in mine.parent.iterdir()] == ["mine.txt"]
+
+
 def test_two_processes_may_write_at_once(backbone, photos, cache, monkeypatch):
     monkeypatch.setattr(features, "_FLUSH", 0.0)
     queue = fork.Queue()

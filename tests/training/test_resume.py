@@ -397,14 +397,17 @@ def test_a_changed_byte_in_a_finished_run_is_noticed(problem, rng):
     assert all(count >= _TRIES // 2 for count in noticed.values()), noticed
 
 
-def test_a_full_disk_leaves_the_checkpoints_before(problem, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), InputError("table: No space left on device")]
+)
+def test_a_full_disk_leaves_the_checkpoints_before(problem, monkeypatch, error):
     begin(problem, "whole", "role", {})
     calls = []
 
     def full(folder, figures):
         calls.append(1)
         if len(calls) == 4:
-            raise OSError(28, "No space left on device")
+            raise error
         return seal(folder, figures)
 
     from tertium.training import checkpoints
@@ -412,7 +415,7 @@ def test_a_full_disk_leaves_the_checkpoints_before(problem, monkeypatch):
     seal = checkpoints._seal
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "_seal", full)
-        with pytest.raises(InputError, match=r"could not be written \(No space left on device\)"):
+        with pytest.raises(InputError, match=r"could not be written \(.*No space left on device\)"):
             begin(problem, "cut", "role", {})
     names = sorted(path.name for path in (problem / "cut" / "checkpoints").iterdir())
     assert names == ["000002", "000003"]  # and nothing half-written

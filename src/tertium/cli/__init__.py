@@ -25,7 +25,7 @@ from tertium.cli.screen import Screen
 from tertium.cli.serving import serve
 from tertium.cli.shared import say
 from tertium.cli.usage import Command, Commands
-from tertium.errors import InputError, SaidElsewhere
+from tertium.errors import InputError, SaidElsewhere, Stopped
 from tertium.files import is_full
 
 app = typer.Typer(
@@ -78,6 +78,10 @@ def main() -> None:
         app(prog_name="tertium")
     except SaidElsewhere:
         sys.exit(2)
+    except KeyboardInterrupt:  # before typer could hear it
+        sys.exit(128 + signal.SIGINT)
+    except Stopped as stop:  # in a command that trains by the way
+        sys.exit(128 + stop.number)
     except OSError as error:
         if not is_full(error):
             raise

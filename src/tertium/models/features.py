@@ -303,6 +303,8 @@ class Store:
         for path in sorted(self._folder.glob("*.index")):
             rows = path.with_suffix(".rows")
             whole = rows.stat().st_size // (2 * self._width) if rows.is_file() else 0
+            if not whole or not path.is_file():
+                continue
             found = np.fromfile(path, dtype=_ENTRY)[:whole]
             if len(found):
                 entries.append(found)

@@ -76,9 +76,9 @@ class Checkpoints:
                 for old in self._there()[:-_KEPT]:
                     shutil.rmtree(old)
             barrier()
-        except OSError as error:
+        except (OSError, InputError) as error:  # tables are written by `replacing`, which says it in words
             shutil.rmtree(temporary, ignore_errors=True)
-            reason = error.strerror or error
+            reason = getattr(error, "strerror", None) or error
             raise InputError(
                 f"{place}: the checkpoint could not be written ({reason}); those before it are untouched: "
                 "mend that and go on with --resume"
