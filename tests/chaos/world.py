@@ -107,6 +107,11 @@ COMMANDS = (
         reads=(*_IMAGES, "boxes.json"),
         into="{out}/points",
     ),
+    Command(
+        f"better {{world}}/run {{world}}/model.onnx {DATA} --out {{out}}/a.json",
+        ("a.json", "a.csv"),
+        reads=(*_RUN, "model.onnx"),
+    ),
     Command("export {world}/run --out {out}/a.onnx", reads=("run/",)),
     Command(
         "export {world}/pictured --to safetensors --out {out}/a.safetensors",

@@ -12,7 +12,7 @@ from tests.cli.commands import commands
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("full") / "world"
+    folder = tmp_path_factory.mktemp("inputs") / "world"
     make(folder)
     return folder
 

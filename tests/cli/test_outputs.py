@@ -70,6 +70,7 @@ REPLACING = [  # commands that would write over what they read
     f"evaluate run {DATA} --out run/config.json",
     f"evaluate run {DATA} --out run/model.json",
     f"report run {DATA} --out labels.html",
+    f"better run m.onnx {DATA} --out labels.json",
     "answers run --labels labels.csv --answers x.sqlite --out labels.csv",
     "describe labels.csv --out labels.csv",
     "describe labels.csv --images photos --out photos/0.png",
@@ -145,7 +146,19 @@ READS = {
     "files",
     "folder",
 }
-READS |= {"hierarchy", "images", "labels", "model", "partial", "rename", "resume", "run", "runs"}
+READS |= {
+    "hierarchy",
+    "images",
+    "labels",
+    "model",
+    "new",
+    "old",
+    "partial",
+    "rename",
+    "resume",
+    "run",
+    "runs",
+}
 READS |= {"test_features", "token_file", "tree", "truth", "xml"}
 WRITES = {"out", "plot", "filled", "twins"}
 # They write folders, and have tests of their own.
