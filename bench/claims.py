@@ -73,7 +73,7 @@ def probabilities(labels: Labels, features: np.ndarray) -> None:
     hidden, absent = (known == 0) & (dense > 0), dense < 0
 
     def shares(model: torch.nn.Module) -> list[float]:
-        found = Trained(model, np.full(len(labels.classes), 0.5), 0).predict_proba(features=features)
+        found = Trained(model, np.full(len(labels.classes), 0.5)).predict_proba(features=features)
         return [float((found[part] > cut).mean()) for part in (hidden, absent) for cut in (0.1, 0.5)]
 
     print("| epoch | unobserved positives > 0.1 | > 0.5 | absences > 0.1 | > 0.5 |\n|---|---|---|---|---|")

@@ -16,7 +16,8 @@ from tertium.config import HEAD, WHOLE, Plan
 from tertium.data.batches import Batch, FeatureLoader, Order
 from tertium.labels import Labels
 from tertium.methods import make
-from tertium.models.classifier import Backbone, Classifier
+from tertium.models.backbones import Backbone
+from tertium.models.classifier import Classifier
 from tertium.training.choosing import Verdict
 from tertium.training.fit import fit
 

@@ -32,7 +32,7 @@ from tertium.labelling.completion import Prepared, complete
 from tertium.labelling.suggesting import suggest
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
-from tertium.models.classifier import pretrained
+from tertium.models.encoders import pretrained
 from tertium.models.features import extract
 from tertium.schemes import Budget, Salient, parse
 from tertium.training.train import train
@@ -69,8 +69,8 @@ def data(name: str, folder: Path) -> tuple[Part, Part | None]:
         )
     pictures = open_inputs(images, None, names).pictures
     assert pictures is not None
-    backbone = pretrained(Settings.backbone, Settings.weights)
-    return (extract(backbone, pictures, size, device=torch.device("cpu"), workers=0), truth), None
+    backbone = pretrained(Settings.backbone, Settings.weights, size)
+    return (extract(backbone, pictures, device=torch.device("cpu"), workers=0), truth), None
 
 
 def plainness(features: np.ndarray, truth: np.ndarray, folds: int = 3) -> np.ndarray:

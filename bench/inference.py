@@ -25,10 +25,12 @@ from PIL import Image
 from bench.measure import Row, paired_ratio, row, show
 from tertium.data.batches import ImageLoader, Order
 from tertium.data.inputs import names_of, open_inputs
-from tertium.data.pictures import SourcePictures, resized
+from tertium.data.pictures import SourcePictures
 from tertium.data.scenes import render
+from tertium.data.views import resized
 from tertium.labels import Labels
-from tertium.models.classifier import DEFAULT_BACKBONE, Backbone, pretrained
+from tertium.models.backbones import DEFAULT_BACKBONE, Backbone
+from tertium.models.encoders import pretrained
 from tertium.models.features import Extractor
 from tertium.models.onnx_files import convert
 from tertium.models.onnx_session import session
@@ -91,8 +93,8 @@ def files(folder: Path, scale: Scale) -> list[Row]:
     """Compare ways from image files to features, and what their parts cost."""
     names = names_of(folder, None)[: scale.files]
     pictures = open_inputs(folder, names=names).pictures
-    backbone = pretrained().eval()
-    extractor = Extractor(backbone, scale.size, device=torch.device("cpu"), workers=0)
+    backbone = pretrained(size=scale.size).eval()
+    extractor = Extractor(backbone, device=torch.device("cpu"), workers=0)
     with tempfile.TemporaryDirectory() as other, ProcessPoolExecutor(2) as processes:
 
         def new() -> None:

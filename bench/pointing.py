@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from tertium.data.pictures import ArrayPictures
 from tertium.data.scenes import render
 from tertium.labels.formats.coco import Boxes
-from tertium.models.classifier import Backbone, pretrained
+from tertium.models.backbones import Backbone
+from tertium.models.encoders import pretrained
 from tertium.models.features import extract
 from tertium.prediction.pointing import Pointing, pointing_game
 from tertium.prediction.trained import Trained
@@ -52,6 +53,7 @@ class Remembering(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone, self.name, self.width = backbone, backbone.name, backbone.width
+        self.view = backbone.view
         self.kept: dict[bytes, Tensor] = {}
 
     def forward(self, images: Tensor) -> Tensor:
@@ -67,8 +69,8 @@ class Remembering(nn.Module):
 def main() -> None:
     torch.set_num_threads(1)
     began = time.perf_counter()
-    scenes, backbone = render(TRAINING + TEST, size=SIDE), Remembering(pretrained()).eval()
-    features = extract(backbone, ArrayPictures(scenes.images), IMAGE_SIZE, device=torch.device("cpu"))
+    scenes, backbone = render(TRAINING + TEST, size=SIDE), Remembering(pretrained(size=IMAGE_SIZE)).eval()
+    features = extract(backbone, ArrayPictures(scenes.images), device=torch.device("cpu"))
     known, unseen = scenes.labels[:TRAINING], scenes.labels[TRAINING:]
     boxes = part(scenes.boxes, TRAINING)
 
@@ -76,7 +78,7 @@ def main() -> None:
         shown = known if scheme == "full" else parse(scheme).apply(known, seed)
         head = train(shown, features=features[:TRAINING], method=method, seed=seed).trained
         score = head.evaluate(unseen, features=features[TRAINING:]).map_c
-        whole = Trained(head.model.on_images(backbone).eval(), head.thresholds, IMAGE_SIZE)
+        whole = Trained(head.model.on_images(backbone).eval(), head.thresholds)
         return pointing_game(whole, boxes, scenes.images[TRAINING:], tolerance=0), score
 
     print("| labels | method | pointing accuracy | against `negative` | mAP(C) |\n|---|---|---|---|---|")

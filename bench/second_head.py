@@ -20,7 +20,7 @@ from tertium.data.feature_files import load_features
 from tertium.data.inputs import open_inputs
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
-from tertium.models.classifier import pretrained
+from tertium.models.encoders import pretrained
 from tertium.models.features import Extractor
 from tertium.prediction.trained import Trained
 from tertium.progress import Progress
@@ -39,15 +39,13 @@ def read_coco(folder: Path) -> tuple[Labels, np.ndarray]:
 def read_ucmerced(folder: Path) -> tuple[Labels, np.ndarray]:
     labels = ucmerced.read(folder, "train")
     pictures = open_inputs(folder / "images", None, labels.images.to_pylist()).pictures
-    extractor = Extractor(pretrained(), 96, device=torch.device("cpu"), workers=0, progress=Progress())
+    extractor = Extractor(pretrained(size=96), device=torch.device("cpu"), workers=0, progress=Progress())
     return labels, extractor(pictures)
 
 
 def gains(known: Labels, features: np.ndarray, truth: Labels, others: np.ndarray, seed: int) -> list[float]:
     def measured(model: torch.nn.Module) -> float:
-        return (
-            100 * Trained(model, np.full(len(truth.classes), 0.5), 0).evaluate(truth, features=others).map_c
-        )
+        return 100 * Trained(model, np.full(len(truth.classes), 0.5)).evaluate(truth, features=others).map_c
 
     outcome = train(known, features=features, method="auto", seed=seed, patience=99, watch=measured)
     records = outcome.records

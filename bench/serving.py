@@ -26,7 +26,8 @@ from PIL import Image
 
 from bench.measure import Row, row, show
 from tertium.data.scenes import render
-from tertium.models.classifier import Classifier, pretrained
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.prediction.exported import Exported
 from tertium.prediction.exporting import export_onnx
 from tertium.prediction.trained import Trained
@@ -80,11 +81,11 @@ def write_photos(folder: Path, count: int) -> list[bytes]:
 
 def write_run(folder: Path) -> Trained:
     folder.mkdir()
-    backbone = pretrained()
+    backbone = pretrained(size=SIZE)
     model = Classifier([str(number) for number in range(CLASSES)], backbone.width, backbone)
     torch.manual_seed(0)
     torch.nn.init.normal_(model.head.weight, std=0.02)
-    trained = Trained(model.eval(), np.full(CLASSES, 0.5), SIZE)
+    trained = Trained(model.eval(), np.full(CLASSES, 0.5))
     trained.save(folder)
     return trained
 

@@ -83,7 +83,7 @@ def prepared(case: str, count: int, folder: Path) -> Callable[[], object]:
     names = tuple(f"class {number}" for number in range(CLASSES))
     model = Classifier(names, WIDTH)
     torch.nn.init.normal_(model.head.weight, std=0.01)
-    trained = Trained(model.eval(), np.full(CLASSES, 0.5), 0)
+    trained = Trained(model.eval(), np.full(CLASSES, 0.5))
     features = folder / f"{count}.npy"
     list(trained.stream(trained.inputs(None, np.zeros((256, WIDTH), np.float32), None)))  # loads libraries
     if case in ("sparse", "full"):

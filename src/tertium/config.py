@@ -144,9 +144,14 @@ class Settings:
     method: str = "auto"
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method
     protocol: Protocol = "linear"
-    backbone: str = "tf_efficientnet_lite0"
-    weights: str | None = None  # a file, "random", or those that an installed package ships
-    image_size: Annotated[int, Range(32, 4096)] = 224
+    backbone: str = "tf_efficientnet_lite0"  # `tertium encoders`; docs/encoders.md
+    weights: str | None = None  # "pretrained" by default, "random", or a file
+    # Of a network from the hub: a commit, branch or tag. The run keeps the commit.
+    revision: str | None = None
+    # In pixels; by default what the network was made for.
+    image_size: Annotated[int, Range(32, 4096)] | None = None
+    # Whether the network sees the whole image, squashed, or the middle of it, as when it was evaluated.
+    fit: Literal["squash", "crop"] = "squash"
     # Factor on positive class activations before pooling; where the backbone is trained.
     boost: Annotated[float, Range(1, 100)] = 1.0
     # Share of the training images, where the labels name no "val" split.

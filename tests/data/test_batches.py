@@ -9,10 +9,9 @@ from tertium.data.feature_files import load_features
 from tertium.data.inputs import open_inputs
 from tertium.data.pictures import (
     ArrayPictures,
-    augmented,
     check_pictures,
-    resized,
 )
+from tertium.data.views import augmented, resized
 from tertium.errors import InputError
 from tertium.labels import Labels
 

@@ -17,7 +17,8 @@ from PIL import Image
 from tertium.data.scenes import render
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
-from tertium.models.classifier import Classifier, pretrained
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.prediction.trained import Trained
 from tertium.runs import RunData, RunFolder
 from tertium.schemes import parse
@@ -45,12 +46,12 @@ def world(tmp_path_factory):
         Image.fromarray(pixels).save(folder / "photos" / name)
     full = Labels.from_dense(scenes.labels.dense(), classes=classes, images=names)
     write_labels(parse("random:0.3").apply(full, 0), folder / "labels.csv")
-    backbone = pretrained("test_resnet", "random")
+    backbone = pretrained("test_resnet", "random", 64)
     model = Classifier(tuple(classes), backbone.width, backbone)
     model.head.weight.data.uniform_(0, 0.05)  # every place speaks for every class, some more
     run = RunFolder.create(folder / "run")
     run.write_config({}, RunData())
-    Trained(model, np.full(len(classes), 0.5), 64).save(run.path)
+    Trained(model, np.full(len(classes), 0.5)).save(run.path)
     answers = Answers(run.path / "review.sqlite")
     labels = read_labels(folder / "labels.csv")
     find_round(answers, run.path, labels, folder / "photos", None, budget=BUDGET, per_image=4)

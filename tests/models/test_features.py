@@ -20,11 +20,12 @@ from tertium.data.decoding import PIXELS, READABLE
 from tertium.data.feature_files import feature_names, load_features
 from tertium.data.inputs import names_of, open_inputs
 from tertium.data.pictures import ArrayPictures, SourcePictures, ahead
+from tertium.data.views import resized
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.labels.readers import write_labels
 from tertium.models import features
-from tertium.models.classifier import pretrained
+from tertium.models.encoders import pretrained
 from tertium.models.features import Extractor, Store, cache_folder
 from tertium.progress import Progress
 from tertium.training.train import train
@@ -72,7 +73,7 @@ class Watched(SourcePictures):
 @pytest.fixture(scope="module")
 def backbone():
     torch.manual_seed(1)
-    return pretrained("test_resnet", "random").eval()
+    return pretrained("test_resnet", "random", SIZE).eval()
 
 
 @pytest.fixture
@@ -102,19 +103,19 @@ def watched(folder, **more):
     return Watched(found.source, found.names, found.numbers, [], **more)
 
 
-def slow(backbone, folder, size=SIZE):
+def slow(backbone, folder):
     """One image after the other, by torch."""
     rows = []
     for name in names(folder):
         with Image.open(folder / name) as image:
-            pixels = np.array(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+            pixels = np.array(resized(image.convert("RGB"), backbone.view))
         with torch.inference_mode():
             rows.append(backbone(torch.from_numpy(pixels).permute(2, 0, 1)[None])[0].numpy())
     return np.stack(rows)
 
 
-def extractor(backbone, size=SIZE, **more):
-    return Extractor(backbone, size, device=CPU, **more)
+def extractor(backbone, **more):
+    return Extractor(backbone, device=CPU, **more)
 
 
 def test_features_are_those_of_torch(backbone, photos, cache):
@@ -156,13 +157,18 @@ def test_an_image_that_changed_is_computed_alone(backbone, photos, cache):
 
 def test_another_network_or_size_is_not_mistaken_for_it(backbone, photos, cache):
     extractor(backbone)(watched(photos))
-    other = pretrained("test_resnet", "random").eval()
-    for net, size in ((other, SIZE), (backbone, 48)):
+    other = pretrained("test_resnet", "random", SIZE).eval()
+    larger = pretrained("test_resnet", "random", 48).eval()
+    larger.load_state_dict(backbone.state_dict())
+    for net in (other, larger):
         again = watched(photos)
-        found = extractor(net, size)(again)
+        found = extractor(net)(again)
         assert len(again.opened) == 12
-        np.testing.assert_allclose(found, slow(net, photos, size), rtol=1e-3, atol=1e-3)
-    scaled = pretrained("test_resnet", "random").eval()
+        np.testing.assert_allclose(found, slow(net, photos), rtol=1e-3, atol=1e-3)
+    cropped = pretrained("test_resnet", "random", SIZE, fit="crop").eval()
+    cropped.load_state_dict(backbone.state_dict())
+    assert extractor(cropped).about != extractor(backbone).about
+    scaled = pretrained("test_resnet", "random", SIZE).eval()
     scaled.load_state_dict(backbone.state_dict())
     assert extractor(scaled).about == extractor(backbone).about
     scaled.mean += 1  # is not saved with the weights

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tertium.errors import InputError
-from tertium.models.classifier import Backbone
+from tertium.models.backbones import Backbone
 from tertium.models.onnx_files import convert
 from tertium.models.onnx_session import about, session
 

@@ -11,11 +11,14 @@ from PIL import Image
 from torch import nn
 
 from tertium.data.decoding import open_image
-from tertium.data.pictures import ArrayPictures, resized
+from tertium.data.pictures import ArrayPictures
 from tertium.data.scenes import CLASSES, render
+from tertium.data.views import resized
 from tertium.errors import InputError
 from tertium.labels.formats.coco import Boxes
-from tertium.models.classifier import Backbone, Classifier, pretrained
+from tertium.models.backbones import Backbone
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.models.features import extract
 from tertium.prediction.explaining import (
     activation_maps,
@@ -46,12 +49,12 @@ def classifier(backbone, boost=1.0):
 @pytest.fixture(scope="module")
 def small():
     torch.manual_seed(0)
-    return Backbone("test_efficientnet").eval()
+    return pretrained("test_efficientnet", "random", 96).eval()
 
 
 @pytest.fixture(scope="module")
 def trained(small):
-    return Trained(classifier(small), np.full(4, 0.5), 96)
+    return Trained(classifier(small), np.full(4, 0.5))
 
 
 def photo(rng, width=90, height=60):
@@ -97,7 +100,7 @@ def test_activation_maps_are_cut_off_and_scaled_one_by_one(trained, rng):
     maps = activation_maps(trained, image, [3, 1])
     assert maps.shape == (2, 3, 3)
     assert maps.dtype == np.float32
-    pixels = torch.from_numpy(np.asarray(resized(image, 96)).transpose(2, 0, 1).copy())[None]
+    pixels = torch.from_numpy(np.asarray(resized(image, trained.view)).transpose(2, 0, 1).copy())[None]
     with torch.inference_mode():
         raw = raw_maps(trained.model, pixels, [3, 1])[0].numpy()
     for map_, plain in zip(maps, raw, strict=True):
@@ -118,7 +121,7 @@ def test_the_peak_is_the_middle_of_the_highest_place(rng):
 
 
 def test_models_without_places_are_refused(rng):
-    on_features = Trained(Classifier(NAMES, 8), np.full(4, 0.5), 0)
+    on_features = Trained(Classifier(NAMES, 8), np.full(4, 0.5))
     with pytest.raises(InputError, match="trained on ready features"):
         activation_maps(on_features, photo(rng), [0])
     for name in ("test_vit", "test_convnext"):  # tokens; a pooling inside the head, with a norm behind it
@@ -267,7 +270,7 @@ def test_letters_of_other_alphabets_and_long_names_are_drawn(small, tmp_path, rn
     names = ("Σκύλος", "w" * 300)
     model = Classifier(names, small.width, small).eval()
     photo(rng).save(tmp_path / "x.png")
-    trained = Trained(model, np.full(2, 0.5), 64)
+    trained = Trained(model, np.full(2, 0.5))
     rows = explain_files(trained, [tmp_path / "x.png"], tmp_path / "out")
     assert {row.label for row in rows} == set(names)
     picture = np.asarray(Image.open(tmp_path / "out" / "x.png").convert("L"))
@@ -293,7 +296,7 @@ class Colours(nn.Module):
 def by_colour():
     model = Classifier(("red", "green", "blue"), 3, Colours()).eval()
     nn.init.eye_(model.head.weight)
-    return Trained(model, np.full(3, 0.5), 64)
+    return Trained(model, np.full(3, 0.5))
 
 
 def boxes_of(sizes, objects, classes, images=None):
@@ -353,7 +356,7 @@ def slow_game(trained, boxes, folder, tolerance):
     for row, name in enumerate(boxes.images.to_pylist()):
         if not (folder / name).is_file():
             continue
-        image = np.asarray(resized(Image.open(folder / name).convert("RGB"), trained.image_size))
+        image = np.asarray(resized(Image.open(folder / name).convert("RGB"), trained.view))
         with torch.inference_mode():
             features = trained.model.backbone.maps(torch.from_numpy(image.transpose(2, 0, 1).copy())[None])[0]
         for column, label in enumerate(trained.classes):
@@ -429,7 +432,7 @@ def test_games_that_cannot_be_played(trained, tmp_path, rng):
         pointing_game(trained, boxes_of([(9, 9)], box, NAMES), tmp_path / "none")
     with pytest.raises(InputError, match="trained on ready features"):
         pointing_game(
-            Trained(Classifier(NAMES, 8), np.full(4, 0.5), 0), boxes_of([(9, 9)], box, NAMES), tmp_path
+            Trained(Classifier(NAMES, 8), np.full(4, 0.5)), boxes_of([(9, 9)], box, NAMES), tmp_path
         )
 
 
@@ -438,7 +441,7 @@ def test_the_command_plays_on_coco_and_voc(tertium, small, tmp_path):
     drawn.save(tmp_path / "photos")
     model = Classifier(CLASSES, small.width, small).eval()
     nn.init.normal_(model.head.weight)
-    trained = Trained(model, np.full(len(CLASSES), 0.5), 64)
+    trained = Trained(model, np.full(len(CLASSES), 0.5))
     trained.save(run := tmp_path / "photos")  # a folder that exists
     expected = pointing_game(trained, drawn.boxes, drawn.images, tolerance=3)
     words = ("--images", tmp_path / "photos", "--tolerance", 3)
@@ -485,14 +488,14 @@ class Palette(nn.Module):
 def played(backbone, training, test, side, size):
     """Train a head on some scenes; return it, and what it and others hit in further ones."""
     drawn = render(training + test, size=side)
-    features = extract(backbone, ArrayPictures(drawn.images[:training]), size, device=torch.device("cpu"))
+    features = extract(backbone, ArrayPictures(drawn.images[:training]), device=torch.device("cpu"))
     head = train(drawn.labels[:training], features=features, method="negative").trained.model
     own = drawn.boxes.rows >= training
     objects = [drawn.boxes.rows - training, drawn.boxes.columns, drawn.boxes.corners, own * 0]
     boxes = boxes_of(drawn.boxes.sizes[training:], np.column_stack(objects)[own], CLASSES)
 
     def play(head):
-        trained = Trained(head.on_images(backbone).eval(), np.full(len(CLASSES), 0.5), size)
+        trained = Trained(head.on_images(backbone).eval(), np.full(len(CLASSES), 0.5))
         return pointing_game(trained, boxes, drawn.images[training:], tolerance=0)
 
     found = play(head)

@@ -14,7 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tertium.errors import InputError
-from tertium.models.classifier import Backbone, Classifier
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.prediction import exporting
 from tertium.prediction.exported import Exported
 from tertium.prediction.exporting import export_onnx, export_timm
@@ -42,7 +43,7 @@ def colours(count, size):
 def save_run(folder, name="test_efficientnet", size=32, boost=1.0):
     """A run folder with an untrained model; its weights are random everywhere."""
     folder.mkdir()
-    backbone = Backbone(name)
+    backbone = pretrained(name, "random", size)
     model = random_head(Classifier(CLASSES, backbone.width, backbone, boost))
     for module in model.modules():  # an untrained normalisation does nothing
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -50,14 +51,14 @@ def save_run(folder, name="test_efficientnet", size=32, boost=1.0):
             module.running_var.uniform_(0.5, 2)
     with torch.no_grad():  # features of which no two images have the same
         model.standardise(backbone.eval()(torch.from_numpy(colours(16, size)).permute(0, 3, 1, 2)).numpy())
-    trained = Trained(model, np.array([0.25, 0.5, 0.75, 1.0]), size)
+    trained = Trained(model, np.array([0.25, 0.5, 0.75, 1.0]))
     trained.save(folder)
     return trained
 
 
 def save_feature_run(folder, width=6):
     folder.mkdir()
-    trained = Trained(random_head(Classifier(CLASSES, width)), np.full(4, 0.5), 0)
+    trained = Trained(random_head(Classifier(CLASSES, width)), np.full(4, 0.5))
     trained.save(folder)
     return trained
 

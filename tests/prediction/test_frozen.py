@@ -74,8 +74,8 @@ def test_a_new_image_is_decoded_once(run, scenes, decoded, tmp_path):
 def test_the_numbers_are_those_that_training_saw(run, scenes):
     trained = Trained.load(run)
     pictures = trained.inputs(scenes[0], None, None).pictures
-    features = Extractor(trained.model.backbone, SIZE, device=torch.device("cpu"))(pictures)
-    on_features = Trained(trained.model.on_features(), trained.thresholds, 0)
+    features = Extractor(trained.model.backbone, device=torch.device("cpu"))(pictures)
+    on_features = Trained(trained.model.on_features(), trained.thresholds)
     found = trained.predict_proba(scenes[0])
     np.testing.assert_array_equal(found, on_features.predict_proba(features=features))
     whole = replace(trained, frozen=None).predict_proba(scenes[0])  # through the network, in float32

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from tertium.labels import Labels
-from tertium.models.classifier import Backbone, Classifier
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.prediction.trained import Trained
 from tests.prediction.test_trained import trained_on
 
@@ -89,10 +90,10 @@ def test_a_mistake_is_said_once(folder, tmp_path):
 def photos(tmp_path_factory):
     """A run on images, and 300 of them: the last 44 are the share of the second process."""
     path = tmp_path_factory.mktemp("photos")
-    backbone = Backbone()
+    backbone = pretrained(weights="random", size=32)
     model = Classifier(["cat", "dog"], backbone.width, backbone)
     (path / "run").mkdir()
-    Trained(model.eval(), np.full(2, 0.5), 16).save(path / "run")
+    Trained(model.eval(), np.full(2, 0.5)).save(path / "run")
     (path / "new").mkdir()
     for number in range(300):
         Image.new("RGB", (8, 8), (number % 256, 0, 0)).save(path / "new" / f"{number:03d}.png")

@@ -24,7 +24,7 @@ from tertium.processes import shares
 def trained_on(width, classes):
     model = Classifier(classes, width)
     torch.nn.init.normal_(model.head.weight)
-    return Trained(model.eval(), np.full(len(classes), 0.4), 0)
+    return Trained(model.eval(), np.full(len(classes), 0.4))
 
 
 @pytest.fixture

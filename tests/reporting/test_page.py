@@ -33,7 +33,7 @@ from tertium.labels import Labels
 from tertium.labels.readers import write_labels
 from tertium.metrics.evaluation import average_precision, calibration_error, evaluate
 from tertium.metrics.scored import Scored
-from tertium.models.classifier import pretrained
+from tertium.models.encoders import pretrained
 from tertium.prediction.trained import Trained
 from tertium.reporting import Given, write_comparison, write_report
 from tertium.reporting.comparison import _fill, _range
@@ -716,10 +716,10 @@ def test_pictures_and_maps(tmp_path: Path) -> None:
     truth = scenes.labels.dense()
     hidden = truth * (np.arange(truth.size).reshape(truth.shape) % 3 == 0)
     labels = Labels.from_dense(hidden, classes=scenes.labels.classes, images=scenes.labels.images.to_pylist())
-    backbone = pretrained("test_resnet", "random").eval()
+    backbone = pretrained("test_resnet", "random", 32).eval()
     features = np.random.default_rng(0).normal(size=(24, backbone.width))
     outcome = train(labels, features=features, out=tmp_path / "run", epochs=1)
-    Trained(outcome.trained.model.on_images(backbone), outcome.trained.thresholds, 32).save(tmp_path / "run")
+    Trained(outcome.trained.model.on_images(backbone), outcome.trained.thresholds).save(tmp_path / "run")
     given = Given(labels, "labels.csv", images=scenes.images)
     page = write_report(tmp_path / "report.html", [RunFolder(tmp_path / "run")], given=given)
     pictures = [reference for reference in Reader(page).references if reference.startswith("data:")]

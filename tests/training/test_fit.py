@@ -16,7 +16,8 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods import Method, make
 from tertium.methods.baselines import Negative
-from tertium.models.classifier import Classifier, pretrained
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.training import fit as fitting
 from tertium.training.choosing import Best, Verdict
 from tertium.training.fit import fit, make_fabric, rate_factor

@@ -25,7 +25,8 @@ from tertium.labelling import suggesting
 from tertium.labels import Labels
 from tertium.labels.merging import Part, join
 from tertium.labels.readers import read_labels, write_labels
-from tertium.models.classifier import Classifier, pretrained
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.prediction.trained import Trained
 from tertium.web.reviewing.access import Access
 from tertium.web.reviewing.answers import Answer, Answers, Question, Standing
@@ -939,10 +940,10 @@ def test_cameras_held_sideways_and_what_they_noted(tmp_path):
 
 
 def test_where_the_model_looks(desk, pixels):
-    backbone = pretrained("test_resnet", "random")
+    backbone = pretrained("test_resnet", "random", 64)
     model = Classifier(tuple(CLASSES), backbone.width, backbone)
     model.head.weight.data.uniform_(0, 1)
-    trained = Trained(model.eval(), np.full(4, 0.5), 64)
+    trained = Trained(model.eval(), np.full(4, 0.5))
     app = make_app(desk, Views(pixels, lambda: trained), Access.at("127.0.0.1"), run="r", who="ada")
     client = TestClient(app, base_url="http://127.0.0.1:8765")
     assert client.get("/api/about").json()["heat"] is True

@@ -10,7 +10,7 @@ from PIL import Image
 from tertium.data.batches import ImageLoader, Order
 from tertium.data.decoding import open_image
 from tertium.data.inputs import open_inputs
-from tertium.data.pictures import resized
+from tertium.data.views import resized
 from tertium.models.features import _planes
 from tertium.prediction.explaining import _Seen
 from tertium.prediction.exported import _image_batches

@@ -14,6 +14,7 @@ from tertium.cli import completing, label_files, models, showing
 from tertium.cli.better import better
 from tertium.cli.compare import compare
 from tertium.cli.convert import convert
+from tertium.cli.encoders import encoders
 from tertium.cli.explaining import explain, pointing
 from tertium.cli.exporting import export
 from tertium.cli.features import features
@@ -124,6 +125,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         answers,
     ),
     "Models": (
+        encoders,
         features,
         models.train,
         models.evaluate,

@@ -11,7 +11,7 @@ from tertium.data.pictures import ArrayPictures
 from tertium.data.scenes import render
 from tertium.errors import InputError, some
 from tertium.files import make_folder
-from tertium.models.classifier import pretrained
+from tertium.models.encoders import pretrained
 from tertium.models.features import extract
 from tertium.prediction.files import write_evaluation
 from tertium.progress import Progress
@@ -60,9 +60,8 @@ def run_demo(
     progress.note(f"rendering {training + test:,} scenes")
     scenes = render(training + test, seed=seed)
     features = extract(
-        pretrained(),
+        pretrained(size=_IMAGE_SIZE),
         ArrayPictures(scenes.images),
-        _IMAGE_SIZE,
         device=make_fabric(Settings()).device,
         progress=progress,
     )

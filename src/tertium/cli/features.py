@@ -19,12 +19,14 @@ def features(
         Path | None, typer.Option("--labels", help="Take only the images of this label file, in its order.")
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="A network of timm (default: the installed one).")
+        str | None, typer.Option(help="A network: `tertium encoders` (default: the one that is shipped).")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Its weights: .safetensors, .pth or .pt; or random.")
+        str | None, typer.Option(help="Its weights: pretrained (default), random, or a file of them.")
     ] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side to which images are squashed.")] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Side of the square that it sees (default: its own).")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Threads beside the first (default: one for each spare core).")
     ] = None,
@@ -52,7 +54,7 @@ def features(
     from tertium.data.pictures import SourcePictures
     from tertium.data.sources.opening import names_in, open_source
     from tertium.labels.opening import open_labels
-    from tertium.models.classifier import pretrained
+    from tertium.models.encoders import pretrained
     from tertium.models.features import Extractor, check_path
     from tertium.training.fit import make_fabric
 
@@ -65,8 +67,9 @@ def features(
     torch.manual_seed(settings.seed)  # random weights are the same again when it goes on
     with watching() as progress:
         extractor = Extractor(
-            pretrained(settings.backbone, settings.weights, settings.image_size),
-            settings.image_size,
+            pretrained(
+                settings.backbone, settings.weights, settings.image_size, settings.fit, settings.revision
+            ),
             device=make_fabric(settings).device,
             workers=settings.workers,
             progress=progress,

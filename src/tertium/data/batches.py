@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tertium.data.inputs import Inputs
-from tertium.data.pictures import Pictures, augmented, resized
+from tertium.data.pictures import Pictures
+from tertium.data.views import View, augmented, resized
 from tertium.errors import InputError
 from tertium.labels import Labels
 
@@ -105,11 +106,11 @@ class Order:
 
 
 def loader(
-    inputs: Inputs, labels: Labels | None, size: int, order: Order, *, workers: int = 0
+    inputs: Inputs, labels: Labels | None, view: View | int, order: Order, *, workers: int = 0
 ) -> FeatureLoader | ImageLoader:
     """Return batches of these inputs with labels in the same order; without labels, theirs are [B, 0]."""
     if inputs.pictures is not None:
-        return ImageLoader(inputs.pictures, labels, size, order, workers=workers)
+        return ImageLoader(inputs.pictures, labels, view, order, workers=workers)
     assert inputs.features is not None
     return FeatureLoader(inputs.features, labels, order)
 
@@ -154,12 +155,12 @@ class ImageLoader:
     """Batches of decoded, cropped and resized images, made by worker processes."""
 
     def __init__(
-        self, pictures: Pictures, labels: Labels | None, size: int, order: Order, *, workers: int = 0
+        self, pictures: Pictures, labels: Labels | None, view: View | int, order: Order, *, workers: int = 0
     ) -> None:
         self._order = order
         self._steps = _Steps(order)
         self._loader: DataLoader[Any] = DataLoader(
-            _Decoded(pictures, size, order.seed),
+            _Decoded(pictures, view, order.seed),
             batch_sampler=self._steps,
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -203,13 +204,13 @@ class _Steps:
 @dataclass(frozen=True)
 class _Decoded(Dataset[Any]):
     pictures: Pictures
-    size: int
+    view: View | int
     seed: int
 
     def __getitem__(self, item: tuple[int, int]) -> tuple[int, npt.NDArray[np.uint8]]:
         epoch, row = item
         image = self.pictures.open(row)
-        pixels = augmented(image, self.size, (self.seed, epoch, row)) if epoch else resized(image, self.size)
+        pixels = augmented(image, self.view, (self.seed, epoch, row)) if epoch else resized(image, self.view)
         return row, np.asarray(pixels).transpose(2, 0, 1)
 
 

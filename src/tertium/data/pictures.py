@@ -193,24 +193,3 @@ def ahead(
             yield first, made.result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-# ---- sizes -----------------------------------------------------------------------------------------------
-
-
-def resized(image: Image.Image, size: int) -> Image.Image:
-    """Squash to size × size, so that nothing that a label may refer to is cut off."""
-    return image.resize((size, size), Image.Resampling.BILINEAR)
-
-
-def augmented(image: Image.Image, size: int, key: tuple[int, ...]) -> Image.Image:
-    """Crop at random (at least 70 % of each side), mirror half of the time, resize.
-
-    The draw depends on ``key`` alone, so it is the same whatever the number of workers.
-    """
-    rng = np.random.default_rng(key)
-    width, height = (side * rng.uniform(0.7, 1.0) for side in image.size)
-    left, top = rng.uniform(0, image.width - width), rng.uniform(0, image.height - height)
-    box = (left, top, left + width, top + height)
-    crop = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else crop

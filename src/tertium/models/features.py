@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,11 @@ import torch
 from tertium.data.decoding import PIXELS
 from tertium.data.feature_files import is_written_by_us, names_file, write_feature_names
 from tertium.data.inputs import BATCH
-from tertium.data.pictures import Pictures, SourcePictures, ahead, resized
+from tertium.data.pictures import Pictures, SourcePictures, ahead
+from tertium.data.views import View, resized
 from tertium.errors import InputError
 from tertium.files import keep_files, make_folder, replacing, reserve, write_json
-from tertium.models.classifier import Backbone
+from tertium.models.backbones import Backbone
 from tertium.models.onnx_files import convert
 from tertium.models.onnx_session import session
 from tertium.progress import Progress
@@ -49,14 +51,13 @@ _WINDOW = 4 * BATCH  # images whose features are in memory while they are used o
 def extract(
     backbone: Backbone,
     pictures: Pictures,
-    size: int,
     *,
     device: torch.device,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Rows:
-    """Return the pooled features [N, D] of images squashed to size × size."""
-    return Extractor(backbone, size, device=device, workers=workers, progress=progress)(pictures)
+    """Return the pooled features [N, D] of images."""
+    return Extractor(backbone, device=device, workers=workers, progress=progress)(pictures)
 
 
 def weights_of(backbone: Backbone) -> str:
@@ -79,13 +80,12 @@ class Extractor:
     def __init__(
         self,
         backbone: Backbone,
-        size: int,
         *,
         device: torch.device,
         workers: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self._backbone, self._size, self._device = backbone.to(device).eval(), size, device
+        self._backbone, self._device = backbone.to(device).eval(), device
         self._threads = (os.cpu_count() or 1) if workers is None else workers + 1
         self._progress = progress or Progress()
         self._told = False
@@ -134,15 +134,32 @@ class Extractor:
         _list_broken(_broken_file(out), sentences)
         return sentences
 
+    def rate(self, seconds: float = 1.0) -> float:
+        """Measure how many images the network takes in a second with all threads, decoding apart."""
+        size = self._backbone.view.size
+        pixels = np.zeros((3, size, size), dtype=np.uint8)
+        images = self._computed(repeat((b"", pixels)))
+        for _ in range(_BATCH):  # building it, and the first images, take longer
+            next(images)
+        began = time.perf_counter()
+        count = 0
+        while time.perf_counter() - began < seconds:
+            next(images)
+            count += 1
+        return count / (time.perf_counter() - began)
+
     @cached_property
     def about(self) -> dict[str, Any]:
         """What the features of an image depend on, besides the image."""
+        view = self._backbone.view
+        other = {"view": view._asdict()} if view != View(view.size) else {}
         return {
             "backbone": self._backbone.name,
             "weights": weights_of(self._backbone),
-            "image_size": self._size,
+            "image_size": view.size,
             "pixels": PIXELS,
             "device": self._device.type,
+            **other,
         }
 
     @contextmanager
@@ -176,7 +193,7 @@ class Extractor:
         def look(row: int) -> tuple[bytes, Pixels | None] | InputError:
             try:
                 key = pictures.checksum(row)
-                return key, None if key in store else _planes(pictures, row, self._size)
+                return key, None if key in store else _planes(pictures, row, self._backbone.view)
             except InputError as error:
                 return error
 
@@ -233,7 +250,8 @@ class Extractor:
                 "features come from torch; ONNX Runtime is faster: pip install 'tertium[onnx]'"
             )
             return None
-        example = torch.zeros((2, 3, self._size, self._size), dtype=torch.uint8)
+        size = self._backbone.view.size
+        example = torch.zeros((2, 3, size, size), dtype=torch.uint8)
         with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
             path = Path(folder) / "backbone.onnx"
             try:
@@ -244,8 +262,8 @@ class Extractor:
                 return None
 
 
-def _planes(pictures: Pictures, row: int, size: int) -> Pixels:
-    pixels = np.asarray(resized(pictures.open(row), size))
+def _planes(pictures: Pictures, row: int, view: View) -> Pixels:
+    pixels = np.asarray(resized(pictures.open(row), view))
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
@@ -417,7 +435,10 @@ def cache_folder() -> Path | None:
 def _folder(about: dict[str, Any], spare: Path | None, progress: Progress) -> Iterator[Path]:
     """Give the folder for features that depend on this: in the cache, or a passing one."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    name = f"{about['backbone']}-{about['image_size']}-{key[:32]}"
+    backbone = re.sub(r"[^\w.]+", "_", about["backbone"])[
+        -64:
+    ]  # a name may be that of a folder, or an address
+    name = f"{backbone}-{about['image_size']}-{key[:32]}"
     base = cache_folder()
     if base is not None:
         folder = base / name

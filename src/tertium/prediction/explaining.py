@@ -20,8 +20,9 @@ from torch.nn import functional
 
 from tertium.data.decoding import Size, plain
 from tertium.data.kinds.listed import of_paths
-from tertium.data.pictures import Pictures, SourcePictures, resized
+from tertium.data.pictures import Pictures, SourcePictures
 from tertium.data.sources.opening import Place, open_source
+from tertium.data.views import resized
 from tertium.errors import InputError, did_you_mean
 from tertium.files import filling, keep_files, replacing
 from tertium.models.classifier import Classifier
@@ -108,7 +109,7 @@ def peaks(maps: Tensor) -> Tensor:
 def _squashed(trained: Trained, image: Image.Image) -> npt.NDArray[np.uint8]:
     """Return an image as the model wants it, uint8 [H, W, 3]."""
     check_places(trained.model)
-    return np.asarray(resized(image, trained.image_size))
+    return np.asarray(resized(image, trained.view))
 
 
 def _batch(trained: Trained, squashed: Sequence[npt.NDArray[np.uint8]]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
-from tertium.data.pictures import Pictures, ahead, resized
+from tertium.data.pictures import Pictures, ahead
+from tertium.data.views import FILTERS, View, resized
 from tertium.errors import InputError
 from tertium.models.onnx_session import is_sealed, session
 from tertium.prediction.predictor import Predictor
@@ -33,7 +34,7 @@ class Exported(Predictor):
     running: InferenceSession
     classes: tuple[str, ...]
     thresholds: npt.NDArray[np.float64]  # [C] above which a class is called present
-    size: int  # of the images, in pixels; 0 where the model takes features
+    view: View  # how it sees an image; of size 0 where the model takes features
     width: int  # of the features
     id: str  # the first digits of the checksum of the weights
     backbone: str
@@ -57,7 +58,8 @@ class Exported(Predictor):
             raise InputError(f"{path}: has no checksum, so it was changed or is damaged; export it again")
         try:
             classes, thresholds = json.loads(said["classes"]), json.loads(said["thresholds"])
-            size, width = int(said["image_size"]), int(said["width"])
+            view, width = _view(said), int(said["width"])
+            size = view.size
             found = np.array(thresholds, dtype=np.float64)
             wanted = ["batch", size, size, 3] if size else ["batch", width]
             fits = running.get_inputs()[0].shape == wanted and found.shape == (len(classes),)
@@ -66,12 +68,17 @@ class Exported(Predictor):
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(f"{path}: the model is damaged ({error})") from None
         weights, backbone, run = said.get("weights", ""), said.get("backbone", ""), said.get("run", "")
-        return cls(running, tuple(classes), found, size, width, weights[:12], backbone, run)
+        return cls(running, tuple(classes), found, view, width, weights[:12], backbone, run)
 
     @property
     def version(self) -> str:
         """Which model it is: the name of its run, and the first digits of the checksum of its weights."""
         return f"{self.run}@{self.id}"
+
+    @property
+    def size(self) -> int:
+        """Of the images, in pixels; 0 where the model takes features."""
+        return self.view.size
 
     def summary(self) -> dict[str, Any]:
         """Return what the model is, in a few words."""
@@ -91,7 +98,7 @@ class Exported(Predictor):
     def blocks(self, inputs: Inputs) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the probabilities [B, C] of a few inputs, batch by batch."""
         if inputs.pictures is not None:
-            return map(self.probabilities, _image_batches(inputs.pictures, self.size))
+            return map(self.probabilities, _image_batches(inputs.pictures, self.view))
         assert inputs.features is not None
         return map(self.probabilities, _feature_batches(inputs.features))
 
@@ -101,11 +108,19 @@ def _feature_batches(features: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.floa
         yield np.ascontiguousarray(features[first : first + BATCH], dtype=np.float32)
 
 
-def _image_batches(pictures: Pictures, size: int) -> Iterator[npt.NDArray[np.uint8]]:
+def _view(said: Mapping[str, str]) -> View:
+    """Read how images are to be fitted; files of earlier versions have only the size."""
+    filter_, crop = json.loads(said.get("filter", '"bilinear"')), json.loads(said.get("crop", "null"))
+    if filter_ not in FILTERS or not (crop is None or 0 < float(crop) <= 1):
+        raise ValueError(f"unknown filter {filter_} or crop {crop}")
+    return View(int(said["image_size"]), filter_, crop)
+
+
+def _image_batches(pictures: Pictures, view: View) -> Iterator[npt.NDArray[np.uint8]]:
     """Decode in threads, a few batches ahead of the model and no more."""
 
     def pixels(row: int) -> npt.NDArray[np.uint8]:
-        return np.asarray(resized(pictures.open(row), size))
+        return np.asarray(resized(pictures.open(row), view))
 
     # Pillow decodes outside the interpreter lock.
     decoded = ahead(pixels, range(len(pictures)), os.cpu_count() or 1, _AHEAD)

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from tertium.data.feature_files import load_features
 from tertium.data.inputs import open_inputs
-from tertium.data.pictures import resized
+from tertium.data.views import resized
 from tertium.errors import InputError
 from tertium.files import read_sealed, replacing
-from tertium.models.classifier import Backbone, Classifier
+from tertium.models.backbones import Backbone
+from tertium.models.classifier import Classifier
 from tertium.models.onnx_files import TOLERANCE, convert
 from tertium.models.onnx_session import seal
 from tertium.prediction.exported import FORMAT, Exported
@@ -137,6 +138,8 @@ def export_timm(run: str | Path, path: str | Path) -> Check:
         raise InputError(
             f"{run}: was trained on ready features, so timm has no model for it; export --to onnx"
         )
+    if not backbone.recipe.architecture:
+        raise InputError(f"{run}: its network is not one of timm's; export --to onnx")
     if trained.model.boost != 1:
         raise InputError(
             f"{run}: was trained with boost={trained.model.boost:g}, which timm's models do not compute; "
@@ -146,7 +149,8 @@ def export_timm(run: str | Path, path: str | Path) -> Check:
         "mean": (backbone.mean / 255).flatten().tolist(),
         "std": (backbone.std / 255).flatten().tolist(),
     }
-    about = _metadata(run, trained) | {"format": "pt", **_as_json(scaling)}
+    built = {"architecture": backbone.recipe.architecture, "arguments": dict(backbone.recipe.arguments)}
+    about = _metadata(run, trained) | {"format": "pt", **_as_json(scaling | built)}
     inputs = np.concatenate([_random(trained), real := _real(run, trained)])
     with replacing(path) as temporary:
         save_file(_timm_state(trained.model, backbone), temporary, about)
@@ -177,7 +181,12 @@ def _timm_state(model: Classifier, backbone: Backbone) -> dict[str, Tensor]:
 def _timm_model(model: Classifier, backbone: Backbone) -> nn.Module:
     import timm
 
-    found: nn.Module = timm.create_model(backbone.name, pretrained=False, num_classes=len(model.classes))
+    found: nn.Module = timm.create_model(
+        backbone.recipe.architecture,
+        pretrained=False,
+        num_classes=len(model.classes),
+        **backbone.recipe.arguments,
+    )
     return found.eval()
 
 
@@ -206,8 +215,7 @@ def _check_path(run: Path, path: Path, suffix: str) -> None:
 def _metadata(run: Path, trained: Trained) -> dict[str, str]:
     """Return all that a user of the file must know, as text."""
     about = read_sealed(RunFolder(run).model_file)
-    backbone, size = trained.model.backbone, trained.image_size
-    resize = f"RGB, squashed to {size} × {size} by Pillow's bilinear filter"
+    backbone, view = trained.model.backbone, trained.view
     return {
         "tertium_format": FORMAT,
         "tertium": version("tertium"),
@@ -215,8 +223,10 @@ def _metadata(run: Path, trained: Trained) -> dict[str, str]:
         "weights": str(about.get("weights", "")),
         "backbone": "" if backbone is None else backbone.name,
         **_as_json({"classes": list(trained.classes), "thresholds": trained.thresholds.tolist()}),
-        **_as_json({"image_size": 0 if backbone is None else size, "width": trained.model.width}),
-        "preprocessing": "" if backbone is None else resize,
+        **_as_json({"image_size": view.size, "filter": view.filter, "crop": view.crop}),
+        **_as_json({"width": trained.model.width}),
+        **_as_json({"source": {} if backbone is None else dict(backbone.recipe.source)}),
+        "preprocessing": "" if backbone is None else f"RGB, {view}",
     }
 
 
@@ -228,7 +238,7 @@ def _random(trained: Trained) -> Any:
     rng = np.random.default_rng(0)
     if trained.model.backbone is None:
         return rng.normal(size=(_RANDOM, trained.model.width)).astype(np.float32)
-    size = trained.image_size
+    size = trained.view.size
     return rng.integers(0, 256, size=(_RANDOM, size, size, 3), dtype=np.uint8)
 
 
@@ -243,6 +253,6 @@ def _real(run: Path, trained: Trained) -> Any:
         pictures = open_inputs(data.images or "").pictures
         assert pictures is not None
         some = range(min(len(pictures), _REAL))
-        return np.stack([np.asarray(resized(pictures.open(row), trained.image_size)) for row in some])
+        return np.stack([np.asarray(resized(pictures.open(row), trained.view)) for row in some])
     except (InputError, KeyError, TypeError):
         return empty

@@ -181,7 +181,7 @@ def _points(trained: Trained, game: _Game, boxes: Boxes, images: Images, progres
         inputs = trained.inputs(images, None, boxes.images.take(pa.array(rows)).to_pylist())
     else:
         inputs = trained.inputs(images, None, boxes.images.to_pylist()).select(rows)
-    batches = loader(inputs, None, trained.image_size, Order(len(rows), _BATCH), workers=trained.workers)
+    batches = loader(inputs, None, trained.view, Order(len(rows), _BATCH), workers=trained.workers)
     edges = np.searchsorted(place, np.arange(0, len(rows) + _BATCH, _BATCH))
     points = np.empty((len(game.rows), 2))
     progress.start("pointing", len(rows), "images")

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from tertium.data.batches import Loader, Order, loader
 from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
+from tertium.data.views import View
 from tertium.errors import InputError
 from tertium.models.classifier import Classifier, load_model, save_model
 from tertium.models.features import Extractor, weights_of
@@ -54,9 +56,13 @@ class Trained(Predictor):
 
     model: Classifier
     thresholds: npt.NDArray[np.float64]  # [C] above which a class is called present
-    image_size: int
     workers: int = 0
     frozen: str | None = None  # checksum of the backbone, if it was not trained
+
+    @property
+    def view(self) -> View:
+        """How it sees an image; of features it sees none."""
+        return View(0) if self.model.backbone is None else self.model.backbone.view
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -64,19 +70,23 @@ class Trained(Predictor):
         return self.model.classes
 
     @classmethod
-    def load(cls, folder: str | Path, workers: int = 0, device: str = "cpu") -> Trained:
-        """Read the model of a run folder onto a device. Nothing in the folder is executed."""
+    def load(
+        cls, folder: str | Path, workers: int = 0, device: str = "cpu", backbone: nn.Module | None = None
+    ) -> Trained:
+        """Read the model of a run folder onto a device. Nothing in the folder is executed.
+
+        ``backbone`` is the network again, if training was given one that no name stands for.
+        """
         folder = Path(folder)
         described = RunFolder(folder).model_file
         if not described.is_file():
             raise InputError(f"{folder}: no trained model in it (there is no {described.name})")
-        model, about = load_model(folder)
-        cuts, size = np.array(about["thresholds"]), about["image_size"] or 0
-        return cls(model.to(device), cuts, size, workers, about.get("frozen"))
+        model, about = load_model(folder, backbone)
+        return cls(model.to(device), np.array(about["thresholds"]), workers, about.get("frozen"))
 
     def save(self, folder: str | Path) -> None:
         """Write the model as safetensors and JSON."""
-        save_model(self.model, Path(folder), self.thresholds, self.image_size, self.frozen)
+        save_model(self.model, Path(folder), self.thresholds, self.frozen)
 
     def with_units(self, weight: npt.NDArray[np.float32]) -> Trained:
         """Return a model that says more of the same features: further units [U, D], after the classes."""
@@ -109,7 +119,7 @@ class Trained(Predictor):
 
     def _streamed(self, model: Classifier, inputs: Inputs) -> Iterator[npt.NDArray[np.float32]]:
         order = Order(len(inputs), BATCH)
-        return stream(model, loader(inputs, None, self.image_size, order, workers=self.workers))
+        return stream(model, loader(inputs, None, self.view, order, workers=self.workers))
 
     @cached_property
     def _frozen(self) -> tuple[Extractor, Classifier] | None:
@@ -118,4 +128,4 @@ class Trained(Predictor):
         if backbone is None or self.frozen is None or weights_of(backbone) != self.frozen:
             return None
         device = self.model.head.weight.device
-        return Extractor(backbone, self.image_size, device=device), self.model.on_features()
+        return Extractor(backbone, device=device), self.model.on_features()

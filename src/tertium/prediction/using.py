@@ -31,15 +31,19 @@ from tertium.progress import Progress
 from tertium.runs import RunFolder
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tertium.labels import Labels
     from tertium.prediction.trained import Trained
 
 
-def load(model: str | Path, *, device: str | None = None, workers: int = 0) -> Trained | Exported:
+def load(
+    model: str | Path, *, device: str | None = None, workers: int = 0, backbone: nn.Module | None = None
+) -> Trained | Exported:
     """Open a trained model: the folder of a run, or an ``.onnx`` file that `tertium.export` wrote.
 
     A run goes onto ``device``, by default onto this process's GPU if there is one. An exported model runs on
-    the CPU, and needs no torch.
+    the CPU, and needs no torch. ``backbone`` is the network once more, if `tertium.train` was given a module.
     """
     if Path(model).suffix == ".onnx":
         return Exported.load(model)
@@ -53,7 +57,7 @@ def load(model: str | Path, *, device: str | None = None, workers: int = 0) -> T
 
     if device is None and torch.cuda.is_available():
         device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-    return Trained.load(model, workers=workers, device=device or "cpu")
+    return Trained.load(model, workers=workers, device=device or "cpu", backbone=backbone)
 
 
 def described(model: Trained | Exported | str | Path) -> Described | Trained | Exported:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from lightning.fabric import Fabric
+from torch import nn
 
 from tertium import methods
 from tertium.annotation.calibration import thresholds
@@ -27,6 +28,7 @@ from tertium.data.batches import Loader, Order, loader
 from tertium.data.identity import Hashes, save_contents
 from tertium.data.inputs import Inputs
 from tertium.data.pictures import check_pictures
+from tertium.data.views import View
 from tertium.distributed import gather_rows, own_rows
 from tertium.errors import InputError
 from tertium.files import make_folder
@@ -36,7 +38,8 @@ from tertium.methods import Method
 from tertium.methods.state import SampleState
 from tertium.metrics.evaluation import average_precision, best_thresholds
 from tertium.metrics.scored import Scored
-from tertium.models.classifier import Classifier, pretrained
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.models.features import Extractor, weights_of
 from tertium.prediction.trained import Trained, scores
 from tertium.processes import barrier, rank, world
@@ -90,8 +93,13 @@ class Session:
         truth: Labels | None = None,
         watch: Watch | None = None,
         expected_map: bool = True,
+        net: nn.Module | None = None,
     ) -> None:
-        """What is named is for the record only: nothing of it reaches the training."""
+        """What is named is for the record only and does not reach the training, but for ``net``.
+
+        That is the backbone, if no name stands for it.
+        """
+        self.net = net
         self.settings, self.method, self.progress, self.fabric = settings, method, progress, fabric
         self.training, self.validation = training, validation
         self.folder: RunFolder | None = None
@@ -115,9 +123,7 @@ class Session:
     def prepare(self) -> None:
         """Do what may show that the inputs are at fault, before anything is written."""
         if self.on_images:
-            self.backbone = pretrained(
-                self.settings.backbone, self.settings.weights, self.settings.image_size
-            )
+            self._load_backbone()
         if self.settings.weights == "random" and "head" not in self.settings.phases():
             self._check_images()  # features of random weights say nothing
             self.model = Classifier(self.training.labels.classes, self.backbone.width)
@@ -125,6 +131,17 @@ class Session:
         self.model = self._head_on_features()
         if "head" not in self.settings.phases():
             self.head_parts = ()  # a method that wants the features gets them anew, from the cache
+
+    def _load_backbone(self) -> None:
+        """Get the network; what its name stands for now is what a resumed run takes too."""
+        chosen = self.settings
+        self.backbone = pretrained(
+            self.net or chosen.backbone, chosen.weights, chosen.image_size, chosen.fit, chosen.revision
+        )
+        view, source = self.backbone.view, self.backbone.recipe.source
+        self.settings = dataclasses.replace(
+            chosen, image_size=view.size, revision=source.get("revision", chosen.revision)
+        )
 
     def _check_images(self) -> None:
         for part in (self.training, self.validation):
@@ -223,7 +240,6 @@ class Session:
     def _extractor(self) -> Extractor:
         return Extractor(
             self.backbone,
-            self.settings.image_size,
             device=self.fabric.device,
             workers=self.workers,
             progress=self.progress,
@@ -359,7 +375,8 @@ class Session:
         )
 
     def _loader(self, part: Part, order: Order) -> Loader:
-        return loader(part.inputs, part.labels, self.settings.image_size, order, workers=self.workers)
+        view = self.backbone.view if self.on_images else View(0)
+        return loader(part.inputs, part.labels, view, order, workers=self.workers)
 
     def _scores(self, model: Classifier, part: Part) -> npt.NDArray[np.float32]:
         """Return the probabilities [N, C], each process having computed those of its rows."""
@@ -406,7 +423,7 @@ class Session:
         if self.on_images and model.backbone is None:
             frozen = weights_of(self.backbone)
             model = model.on_images(self.backbone).to(self.fabric.device).eval()
-        trained = Trained(model, cuts, self.settings.image_size, self.workers, frozen)
+        trained = Trained(model, cuts, self.workers, frozen)
         summary = {
             "method": self.method.name,
             "parameters": methods.parameters_of(self.method),

@@ -38,6 +38,8 @@ from tertium.runs import RunData, RunFolder
 from tertium.training.declared import declared
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tertium.methods import Method
     from tertium.training.session import Outcome, Part, Session, Watch
 
@@ -83,7 +85,7 @@ def train(
     >>> outcome.trained.predict_proba(features=features).shape
     (200, 3)
     """
-    values = {**(config or {}), **overrides}
+    net, values = _given_network({**(config or {}), **overrides})
     settings = _checked(method, values)
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
@@ -104,7 +106,7 @@ def train(
     chosen, settings = _resolve(method, values)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
-    record = {"truth": full, "watch": watch, "expected_map": expected_map}
+    record = {"truth": full, "watch": watch, "expected_map": expected_map, "net": net}
     with _session(settings, chosen, training, validation, progress, **record) as session:
         if out is not None:
             data = dataclasses.replace(
@@ -131,11 +133,13 @@ def resume(
     *,
     features: Features | None = None,
     devices: int | None = None,
+    backbone: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Continue a run that was stopped, from its last checkpoint, as if it had not been stopped.
 
-    What was given to `train` as a path is found again; what was given as an array must be given once more.
+    What was given to `train` as a path is found again; what was given as an array or as a module must be
+    given once more.
     The labels and inputs must be those of the run. On one process the result is bit for bit the same;
     ``devices`` continues with another number of processes, whose batches differ (docs/scale.md).
     """
@@ -161,7 +165,8 @@ def resume(
     for key, now in _fingerprints(training, validation).items():
         if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
-    with _session(settings, chosen, training, validation, progress, truth=_truth(data.truth)) as session:
+    record = {"truth": _truth(data.truth), "net": backbone}
+    with _session(settings, chosen, training, validation, progress, **record) as session:
         session.take_up(folder)
         return session.run()
 
@@ -266,6 +271,14 @@ def _session(
             raise
         finally:
             session.close()
+
+
+def _given_network(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Take a module out of the settings, which are to be written down, and put its name there."""
+    given = values.get("backbone")
+    if given is None or isinstance(given, str):
+        return None, dict(values)
+    return given, {**values, "backbone": f"module:{type(given).__name__}"}
 
 
 def _checked(method: str | Method, values: Mapping[str, Any]) -> Settings:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.data.decoding import decode_image
-from tertium.data.pictures import resized
+from tertium.data.views import View, resized
 from tertium.errors import InputError, did_you_mean
 from tertium.prediction.exported import Exported
 
@@ -228,13 +228,13 @@ def _share(text: str) -> float | str:
 # ---- bodies ----------------------------------------------------------------------------------------------
 
 
-def decode(image: Any, size: int, what: str) -> npt.NDArray[np.uint8]:
-    """Decode an image that a stranger sent, as bytes or in base64, and squash it: uint8 [size, size, 3]."""
+def decode(image: Any, view: View, what: str) -> npt.NDArray[np.uint8]:
+    """Decode an image that a stranger sent, as bytes or in base64, and fit it: uint8 [size, size, 3]."""
     try:
         body = image if isinstance(image, bytes) else base64.b64decode(image, validate=True)
     except (ValueError, TypeError):
         raise InputError(f"{what} is not base64") from None
-    return np.asarray(resized(decode_image(body, what), size))
+    return np.asarray(resized(decode_image(body, what), view))
 
 
 def read_json(body: bytes, name: str, most: int) -> list[Any]:
@@ -399,7 +399,7 @@ class Service:
             return list(rows)
         names = ["the body"] if len(parts) == 1 else [f"image {number + 1}" for number in range(len(parts))]
         return [
-            await self._apart(decode, part, self.model.size, name)
+            await self._apart(decode, part, self.model.view, name)
             for part, name in zip(parts, names, strict=True)
         ]
 
