@@ -13,7 +13,7 @@ from torch import nn
 from tertium.data.decoding import open_image
 from tertium.data.pictures import ArrayPictures
 from tertium.data.scenes import CLASSES, render
-from tertium.data.views import resized
+from tertium.data.views import View, resized
 from tertium.errors import InputError
 from tertium.labels.formats.coco import Boxes
 from tertium.models.backbones import Backbone
@@ -283,7 +283,7 @@ def test_letters_of_other_alphabets_and_long_names_are_drawn(small, tmp_path, rn
 class Colours(nn.Module):
     """A stand-in for a backbone: the mean red, green and blue of each 8 × 8 pixels."""
 
-    name, width = "colours", 3
+    name, width, view = "colours", 3, View(64)
 
     def maps(self, images):
         return nn.functional.avg_pool2d(images.float(), 8)
@@ -474,7 +474,7 @@ def test_the_command_plays_on_coco_and_voc(tertium, small, tmp_path):
 class Palette(nn.Module):
     """A stand-in for a backbone: which of 64 colours there are in each 8 × 8 pixels."""
 
-    name, width = "palette", 64
+    name, width, view = "palette", 64, View(64)
 
     def maps(self, images):
         red, green, blue = (images.long() // 64).unbind(dim=1)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,7 +114,9 @@ def test_the_file_says_all_that_one_must_know(run):
     assert (said["kind"], said["backbone"], said["run"]) == ("images", "test_efficientnet", "first")
     assert (said["image_size"], said["tertium_format"]) == ("32", "2")
     assert said["weights"] == json.loads((run.folder / "model.json").read_text())["weights"]
-    assert "bilinear" in said["preprocessing"]
+    assert said["preprocessing"] == "RGB, squashed to 32 × 32 by Pillow's bicubic filter"
+    assert (said["filter"], said["crop"]) == ('"bicubic"', "null")
+    assert json.loads(said["source"]) == {"weights": "random"}
     assert said["tertium"]
 
 
@@ -205,9 +208,11 @@ def test_timm_loads_the_weights(tmp_path, name):
 
 def test_a_network_that_does_not_end_in_one_layer(tmp_path):
     trained = save_run(tmp_path / "run")
-    trained.model.backbone.name = "levit_128s"  # its classifier begins with a normalisation
+    backbone = trained.model.backbone
+    # Its classifier begins with a normalisation.
+    backbone.recipe = replace(backbone.recipe, name="levit_128s", architecture="levit_128s")
     with pytest.raises(InputError, match="levit_128s does not end in one linear layer"):
-        exporting._timm_state(trained.model, trained.model.backbone)
+        exporting._timm_state(trained.model, backbone)
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------

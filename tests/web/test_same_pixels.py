@@ -10,7 +10,7 @@ from PIL import Image
 from tertium.data.batches import ImageLoader, Order
 from tertium.data.decoding import open_image
 from tertium.data.inputs import open_inputs
-from tertium.data.views import resized
+from tertium.data.views import View, resized
 from tertium.models.features import _planes
 from tertium.prediction.explaining import _Seen
 from tertium.prediction.exported import _image_batches
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
 def test_everybody_gets_the_same_pixels(folder):
     names = sorted(path.name for path in folder.iterdir())
     pictures = open_inputs(folder, names=names).pictures
-    trained = SimpleNamespace(image_size=SIZE, model=SimpleNamespace(backbone=object()))
+    trained = SimpleNamespace(view=View(SIZE), model=SimpleNamespace(backbone=object()))
     training = next(ImageLoader(pictures, None, SIZE, Order(len(names), len(names))).epoch(0)).inputs
     exported = np.concatenate(list(_image_batches(pictures, SIZE)))
     views = Views(pictures, None)
