@@ -42,7 +42,7 @@ def main() -> None:
     labels = read_labels(options.folder / "labels.csv", unlisted="absent")
     parts = [part(labels, images, split) for split in ("train", "test")]
     print(
-        "| encoder | image size | all labels | random:0.1, `auto` | images/s, one thread |",
+        "| encoder | image size | all labels | random:0.1, `auto` | images for each second of one core |",
         "|---|---|---|---|---|",
         sep="\n",
     )
