@@ -47,6 +47,7 @@ SPEAKERS = {
     "labels/merging.py": ["merge"],
     "labels/readers.py": READING,
     "labels/reading.py": CONVERTING,
+    "files.py": ["explain", "pointing", "features", "predict"],
     "labelling": ["complete", "suggest"],
     "methods/baselines.py": ["train"],
     "models": ["train", "features"],
