@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
 from tertium.annotation.calibration import Checked, posterior, present_range
 from tertium.annotation.record import Annotation
 from tertium.annotation.together import Together
+from tertium.cli import app
 from tertium.data import inputs as door
 from tertium.errors import InputError
 from tertium.files import write_sealed
@@ -21,7 +23,9 @@ from tertium.labelling.answered import Answered
 from tertium.labelling.completion import Prepared, Tally, complete
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
+from tertium.labels.tree import LabelTree
 from tertium.metrics.evaluation import average_precision, calibration_error
+from tertium.reporting.relations import related
 from tertium.runs import RunFolder
 from tertium.schemes import parse
 from tertium.training.train import train
@@ -579,3 +583,66 @@ def test_factors_of_another_model_are_refused(attributes, tmp_path):
     replace(together, maps=together.maps[:, :2]).save(RunFolder(tmp_path / "run"))
     with pytest.raises(InputError, match=r"together\.json: is about another model"):
         Prepared.of_run(tmp_path / "run", read_labels(folder / "labels.parquet"), features=folder / "x.npy")
+
+
+def test_no_class_is_less_likely_than_one_below_it(attributes):
+    folder, labels, _ = attributes
+    names = labels.classes
+    tree = LabelTree({names[1]: names[0], names[2]: names[1], names[3]: names[1]})
+    consistent = labels.dense().copy()
+    consistent[:, 0] = 0  # whatever is below it may be there
+    consistent[:, 1] = np.where((consistent[:, 2:4] > 0).any(axis=1), 1, 0)
+    known = Labels.from_dense(consistent, classes=names, images=labels.images)
+    out = folder / "tree.parquet"
+    found = []
+    for given in (None, tree):
+        complete(folder / "run", known, features=folder / "x.npy", out=out, tree=given)
+        table = pyarrow.parquet.read_table(out)
+        found.append(np.stack([np.asarray(column) for column in table.columns[1:]], axis=1))
+    before, after = found
+    assert (before[:, 0] < before[:, 1]).any()
+    assert (after[:, 0] >= after[:, 1]).all()
+    assert (after[:, 1] >= after[:, 2:4].max(axis=1)).all()
+    assert (after[consistent[:, 1] > 0, 0] == 1).all()  # a present child means a present parent
+
+
+def test_labels_that_contradict_the_tree_are_one_sentence(attributes):
+    folder, labels, _ = attributes
+    names, out = labels.classes, folder / "never.parquet"
+    dense = np.zeros(labels.shape, dtype=np.int8)
+    dense[0, :2] = -1, 1
+    known = Labels.from_dense(dense, classes=names, images=labels.images)
+    options = {"features": folder / "x.npy", "out": out}
+    with pytest.raises(InputError, match=names[0]):
+        complete(folder / "run", known, tree=LabelTree({names[1]: names[0]}), **options)
+    with pytest.raises(InputError, match='names "unicorn", which is not a class'):
+        complete(folder / "run", known, tree=LabelTree({"unicorn": names[0]}), **options)
+    assert not out.exists()
+
+
+def test_what_goes_together_is_drawn(attributes, tmp_path):
+    folder, *_ = attributes
+    plot = tmp_path / "relations.svg"
+    words = f"--labels {folder}/labels.parquet --features {folder}/x.npy --out {tmp_path}/c.parquet"
+    found = CliRunner().invoke(app, ["complete", f"{folder}/run", *words.split(), "--plot", str(plot)])
+    assert found.exit_code == 0, found.output
+    assert "Which labels go together" in found.output
+    names, values = related(Together.of_run(folder / "run"))
+    drawn = plot.read_text()
+    assert len(names) == 20
+    assert all(f">{name}<" in drawn for name in names)
+    np.testing.assert_allclose(values, values.T)
+    # Neighbours are more alike than classes in the order of their names.
+    order = np.argsort([int(name) for name in names])
+    by_name = values[np.ix_(order, order)]
+    assert np.diag(values, 1).mean() > np.diag(by_name, 1).mean() + 0.05
+
+
+def test_nothing_is_drawn_where_labels_do_not_go_together(world, tmp_path):
+    folder, *_ = world
+    plot = tmp_path / "relations.svg"
+    words = f"--labels {folder}/labels.parquet --features {folder}/x.npy --out {tmp_path}/c.parquet"
+    found = CliRunner().invoke(app, ["complete", f"{folder}/run", *words.split(), "--plot", str(plot)])
+    assert found.exit_code == 0, found.output
+    assert "Nothing is drawn" in found.output
+    assert not plot.exists()

@@ -122,9 +122,20 @@ class Together:
         others = (centre - pull * spread) / np.maximum(1 - weight * spread, 1e-3)
         return np.asarray(self.curve[0] + self.curve[1] * others, dtype=np.float32)
 
+    @cached_property
+    def _units(self) -> Block:
+        """The weights of labels with a variance of one, their noise included."""
+        return np.asarray(self.weights / np.sqrt((self.weights**2).sum(axis=1) + self.noise)[:, None])
+
+    def correlations(self, columns: Whole) -> Floats:
+        """Return how much some classes go together [K, K]; 1 on the diagonal."""
+        found = (self._units[columns] @ self._units[columns].T).astype(np.float64)
+        np.fill_diagonal(found, 1.0)
+        return found
+
     def strongest(self, most: int = 100) -> list[Pair]:
         """Return the pairs of classes that go together, or exclude each other, most; the strongest first."""
-        part = self.weights / np.sqrt((self.weights**2).sum(axis=1, keepdims=True) + self.noise[:, None])
+        part = self._units
         found: list[tuple[float, int, int]] = []
         for row in range(len(part)):
             with_later = part[row + 1 :] @ part[row]

@@ -21,6 +21,7 @@ from tertium.cli.shared import (
     watching,
     writes_files,
 )
+from tertium.errors import InputError
 
 AnswersFile = Annotated[
     Path | None,
@@ -49,6 +50,12 @@ def complete(
     alone: Annotated[
         bool, typer.Option("--alone", help="Judge each label by its image only, not by its other labels.")
     ] = False,
+    tree: Annotated[
+        Path | None, typer.Option(help="A label tree, .csv or .json: no class is less likely than one below.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw which labels go together, if known ones tell: an .svg file.")
+    ] = None,
 ) -> None:
     """Say how probable each unknown label is, given the image, its known labels and how they were annotated.
 
@@ -66,6 +73,8 @@ def complete(
     """
     from tertium.labelling.completion import complete as complete_labels
 
+    if plot is not None and plot.suffix != ".svg":
+        raise InputError(f"{plot}: the drawing is written as .svg")
     with watching() as progress:
         done = complete_labels(
             run,
@@ -79,6 +88,7 @@ def complete(
             precision=precision,
             filled=filled,
             alone=alone,
+            tree=tree,
             progress=progress,
         )
     say(
@@ -91,6 +101,13 @@ def complete(
         say(f"Thresholds for {precision:.0%} expected precision, {done.added:,} labels above: {done.table}")
     if filled is not None:
         say(f"Labels with those added: {filled}")
+    if plot is not None and done.together is not None:
+        from tertium.reporting.relations import draw_relations
+
+        draw_relations(plot, done.together)
+        say(f"Which labels go together: {plot}")
+    elif plot is not None:
+        say("Nothing is drawn: known labels do not speak for the others here.")
 
 
 @reads_labels

@@ -8,7 +8,7 @@ suggests (see `tertium.annotation.calibration`).
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,10 @@ from tertium.files import keep_inputs, replacing
 from tertium.labelling.answered import Answered
 from tertium.labelling.collective import Collective
 from tertium.labels import Labels
+from tertium.labels.closure import close
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
+from tertium.labels.tree import LabelTree
 from tertium.prediction.described import Described
 from tertium.prediction.files import check_columns, check_path, write_predictions
 from tertium.progress import Progress
@@ -50,6 +52,8 @@ from tertium.runs import RunFolder
 
 if TYPE_CHECKING:
     from tertium.prediction.trained import Trained
+
+Edges = npt.NDArray[np.int64]  # [2, E] children and their parents
 
 _ENTRIES = 2**21  # of validation labels that calibration looks at, at most
 _LEAST = 50  # known validation labels, below which nothing is calibrated
@@ -73,6 +77,7 @@ class Prepared:
     checked: Checked
     notes: tuple[str, ...]  # what a person should know
     collective: Collective | None = None  # what known labels say about the others, if anything
+    levels: tuple[Edges, ...] = ()  # of a label tree: a parent is at least as likely as its children
 
     @classmethod
     def of_run(
@@ -84,6 +89,7 @@ class Prepared:
         features: Features | None = None,
         answers: Labels | None = None,
         alone: bool = False,
+        tree: LabelTree | None = None,
         progress: Progress | None = None,
     ) -> Prepared:
         """Load the model, find the inputs by name, and calibrate on validation images and answers.
@@ -115,14 +121,43 @@ class Prepared:
             chances, note = _told(chances, chance.astype(np.float64), asked, annotation)
             notes = (*notes, note)
         known, found = answered.put_into(aligned), scored.collective
-        return cls(trained, known, inputs, chances, annotation, checked, notes, found)
+        levels = () if tree is None else _levels(tree, trained.classes)
+        return cls(trained, known, inputs, chances, annotation, checked, notes, found, levels)
+
+    @property
+    def related(self) -> Together | None:
+        """How labels go together, if that counts."""
+        heard = self.collective
+        return heard.together if heard is not None and heard.share else None
 
     def blocks(self, progress: Progress | None = None) -> Iterator[tuple[Floats, Signs, Block]]:
         """Yield batches of calibrated probabilities, labels, and the chances if unknown; each [B, C]."""
         scored = _Scored(self.trained, self.inputs, self.labels, self.collective, progress)
         for scores, labels in scored.blocks(np.arange(len(self.labels))):
             probabilities = self.chances.calibrated(scores)
-            yield probabilities, labels, self.chances.unknown_at(probabilities)
+            chances = self.chances.unknown_at(probabilities)
+            yield probabilities, labels, _as_likely_as_children(chances, labels, self.levels)
+
+
+def _levels(tree: LabelTree, classes: Sequence[str]) -> tuple[Edges, ...]:
+    """Return children and their nearest parents among the classes, the deepest level first."""
+    place = {name: number for number, name in enumerate(classes)}
+    levels: dict[int, list[tuple[int, int]]] = {}
+    for name, child in place.items():
+        above = [place[parent] for parent in tree.ancestors(name) if parent in place]
+        if above:
+            levels.setdefault(len(above), []).append((child, above[0]))
+    return tuple(np.array(levels[depth], dtype=np.int64).T for depth in sorted(levels, reverse=True))
+
+
+def _as_likely_as_children(chances: Block, labels: Signs, levels: Sequence[Edges]) -> Block:
+    """Return chances in which no parent is less likely than one of its children, known or not."""
+    if not levels:
+        return chances
+    found = np.where(labels == 0, chances, labels > 0).T.astype(np.float32)  # [C, B]
+    for children, parents in levels:
+        np.maximum.at(found, parents, found[children])
+    return np.ascontiguousarray(found.T)
 
 
 def _collective(run: str | Path, trained: Trained, alone: bool) -> Collective | None:
@@ -316,6 +351,7 @@ class Completed:
     notes: tuple[str, ...]
     table: Path | None = None  # of thresholds
     added: int = 0  # labels above them
+    together: Together | None = None  # by which known labels spoke for the others, if they did
 
 
 def complete(
@@ -331,12 +367,14 @@ def complete(
     precision: float | None = None,
     filled: str | Path | None = None,
     alone: bool = False,
+    tree: LabelTree | str | Path | None = None,
     progress: Progress | None = None,
 ) -> Completed:
     """Write the probability of every unknown label; known ones are 1 and 0.
 
     A label is judged by its image, and by the image's known labels if these are found to say anything about
-    the others; with ``alone`` by the image only.
+    the others; with ``alone`` by the image only. By a ``tree`` of labels, what follows from known labels
+    counts as known, and no class is less likely than one below it.
 
     With ``precision``, a CSV file beside ``out`` lists for each class the lowest threshold expected to reach
     it, and ``filled`` gets the labels, with those above the thresholds added as present. ``answers`` are
@@ -346,11 +384,16 @@ def complete(
     out = Path(out)
     _check_request(out, precision, filled)
     table = out.with_name(f"{out.stem}-thresholds.csv")
-    keep_inputs([out, table, filled], [features, place_of(labels), place_of(answers)])
+    known_by = [place_of(labels), place_of(answers), None if isinstance(tree, LabelTree) else tree]
+    keep_inputs([out, table, filled], [features, *known_by])
     labels = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
     said = None if answers is None else open_labels(answers, progress=progress)
+    if tree is not None:
+        tree = tree if isinstance(tree, LabelTree) else LabelTree.read(tree)
+        tree.check(labels.classes)
+        labels, _ = close(labels if said is None else _answered(labels, said), tree)
     ready = Prepared.of_run(
-        run, labels, images, features=features, answers=said, alone=alone, progress=progress
+        run, labels, images, features=features, answers=said, alone=alone, tree=tree, progress=progress
     )
     check_columns(ready.trained.classes, None)
     tally = Tally(len(ready.trained.classes))
@@ -359,14 +402,14 @@ def complete(
     unknown, expected = tally.totals()
     count = (unknown, expected, *_range(ready, tally))
     if precision is None:
-        return Completed(*count, ready.notes)
+        return Completed(*count, ready.notes, together=ready.related)
     found = tally.thresholds(precision)
     known = _known_above(ready, found)
     _write_thresholds(table, ready, found, known)
     if filled is not None:
         write_labels(fill(labels if said is None else _answered(labels, said), out, ready, found), filled)
     notes = (*ready.notes, _note_of(known))
-    return Completed(*count, notes, table, int(found.added.sum()))
+    return Completed(*count, notes, table, int(found.added.sum()), ready.related)
 
 
 def _range(ready: Prepared, tally: Tally) -> tuple[float, float]:
