@@ -62,6 +62,22 @@ def test_a_label_never_speaks_for_itself_when_it_is_known(rng, present, absent):
     assert np.abs(one[:, [0, 2, 3, 4]] - two[:, [0, 2, 3, 4]]).max(axis=0).min() > 0.1
 
 
+def test_an_answer_tells_what_the_label_would_have_told_if_it_had_been_known(rng):
+    together = made(rng)
+    shown = rng.normal(size=2).astype(np.float32)
+    labels = np.array([1, 0, 0, 0, -1], dtype=np.int8)
+    columns = np.array([1, 2, 3])
+    among = together.among(shown, labels, columns)
+    for answers in ((1, 0, 0), (0, -1, 0), (1, 0, -1), (0, 0, 0)):
+        said = np.array(answers, dtype=np.int8)
+        later = labels.copy()
+        later[columns] = said
+        before, after = (together.given_others(shown[None], each[None])[0] for each in (labels, later))
+        open_ = said == 0
+        moved = (after - before)[columns]
+        np.testing.assert_allclose(among.moved(said)[open_], moved[open_], atol=1e-3)
+
+
 def world(rng, images=1500, classes=24, hidden=True):
     """Labels that go by four factors, of which the features show two; or each by a feature of its own."""
     factors = rng.normal(size=(images, 4))

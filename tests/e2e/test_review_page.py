@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tertium.annotation.together import Among
 from tertium.data.scenes import render
+from tertium.labelling.collective import Relation
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
 from tertium.models.classifier import Classifier
@@ -195,6 +197,35 @@ def test_answers_outlive_a_reload_an_undo_and_a_killed_server(server, visit):
     page.context.close()  # the browser is closed, and opened again
     again = visit(f"http://127.0.0.1:{server.port}/")
     assert f"{len(labels)} of {BUDGET} answered" in again.locator("#counts").inner_text()
+
+
+def test_an_answer_moves_the_other_bars_of_its_image(server, visit):
+    with sqlite3.connect(server.kept) as file:
+        (image,) = file.execute("SELECT image FROM questions WHERE number = 0").fetchone()
+        found = file.execute("SELECT label FROM questions WHERE image = ? ORDER BY number", (image,))
+        labels = tuple(label for (label,) in found)
+        alike = np.full((len(labels), len(labels)), 0.8) + 0.2 * np.eye(len(labels))
+        sides = np.outer([-1, 1], np.ones(len(labels)))
+        among = Among(alike, np.full(len(labels), 0.2), np.zeros(len(labels)), sides, np.ones(len(labels)))
+        relation = Relation(labels, among).as_json()
+        file.execute("INSERT INTO relations SELECT max(id), ?, ? FROM rounds", (image, relation))
+    page = visit(server.start())
+    assert seen(page)[0] == image
+
+    def bars():
+        cards = page.locator("li.question").all()
+        return [float(card.locator("progress").get_attribute("value")) for card in cards]
+
+    before = bars()
+    words = page.locator("li.question .chance").all_inner_texts()
+    assert len(before) > 2
+    press(page, "y")
+    after = bars()
+    assert after[0] == before[0]
+    assert all(later > first + 0.05 for first, later in zip(before[1:], after[1:], strict=True))
+    assert page.locator("li.question .chance").all_inner_texts()[1:] != words[1:]
+    press(page, "u")
+    assert bars() == before
 
 
 def test_two_windows_get_different_images(server, visit):

@@ -11,6 +11,8 @@ import pytest
 from tertium.annotation.record import Annotation
 from tertium.errors import InputError
 from tertium.labelling import simulating, suggesting
+from tertium.labelling.answered import Answered
+from tertium.labelling.collective import Relation
 from tertium.labelling.completion import Prepared
 from tertium.labelling.simulating import RULES, Point, averaged, simulate, write_points
 from tertium.labelling.suggesting import Candidates, Pool, choose, class_weights, gains, suggest
@@ -339,3 +341,38 @@ def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, words, mess
     assert code == 2
     assert message in errors
     assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]
+
+
+def test_questions_about_one_image_come_with_what_they_say_about_one_another(rng, tmp_path):
+    traits, loadings = rng.normal(size=(1000, 3)), rng.normal(size=(3, 16)) / np.sqrt(3)
+    truth = np.where(traits @ loadings + 0.2 * rng.normal(size=(1000, 16)) > 0.6, 1, -1).astype(np.int8)
+    features = np.concatenate([traits[:, :1], rng.normal(size=(1000, 4))], axis=1).astype(np.float32)
+    labels = parse("random:0.3").apply(Labels.from_dense(truth), 0)
+    train(labels, features=features, out=tmp_path / "run")
+    found = suggest(tmp_path / "run", labels, features=features, budget=60, per_image=3)
+    images = [image for image in dict.fromkeys(found.images) if found.images.count(image) > 1]
+    assert set(found.relations) == set(images)
+    assert images
+    image = images[0]
+    relation = found.relations[image]
+    before = {
+        label: float(chance)
+        for name, label, chance in zip(found.images, found.labels, found.probability, strict=True)
+        if name == image
+    }
+    assert set(relation.labels) == set(before)
+    assert relation.chances(before, {}) == pytest.approx(before)
+    first, second, *_ = relation.labels
+    ready = Prepared.of_run(tmp_path / "run", labels, features=features)
+    for sign in (1, -1):
+        told = relation.chances(before, {first: sign})
+        row, column = labels.rows_of([image])[0], labels.column(first)
+        answer = Labels.from_entries([row], [column], [sign], classes=labels.classes, images=labels.images)
+        known = dataclasses.replace(ready, labels=Answered.among(labels, answer).put_into(labels))
+        chances = np.concatenate([each for *_, each in known.blocks()])[row, labels.column(second)]
+        assert told[second] == pytest.approx(float(chances), abs=2e-3)
+        assert told[second] != pytest.approx(before[second], abs=1e-3)
+        assert told[first] == pytest.approx(before[first])
+    assert Relation.from_json(relation.as_json()).chances(before, {first: 1}) == pytest.approx(
+        relation.chances(before, {first: 1}), abs=1e-4
+    )

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from starlette.testclient import TestClient
 
+from tertium.annotation.together import Among
 from tertium.data.inputs import open_inputs
 from tertium.data.pictures import ArrayPictures
 from tertium.errors import InputError
 from tertium.labelling import suggesting
+from tertium.labelling.collective import Relation
 from tertium.labels import Labels
 from tertium.labels.merging import Part, join
 from tertium.labels.readers import read_labels, write_labels
@@ -94,6 +96,60 @@ def shown(reply):
     """What a window shows: the image and its labels."""
     sheet = reply["sheet"]
     return None if sheet is None else (sheet["image"], [question["label"] for question in sheet["questions"]])
+
+
+# ---- answers that tell about one another ------------------------------------------------------------------
+
+
+def related(slope=1.5):
+    """Three labels of one image: cat and dog go together, the third has nothing to do with them."""
+    covariance = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    among = Among(covariance, np.full(3, 0.2), np.zeros(3), np.outer([-1, 1], np.ones(3)), np.full(3, slope))
+    return {"4.jpg": Relation(("cat", "dog", EVIL), among)}
+
+
+def likely(reply):
+    return {each["label"]: each["probability"] for each in reply["sheet"]["questions"]}
+
+
+def test_an_answer_moves_the_other_labels_of_its_image(answers, labels):
+    desk = Desk(answers, labels, answers.add_round("key", QUESTIONS, [], related()))
+    ada = Person("ada", "w1")
+    assert likely(desk.next(ada)) == {"cat": 0.5, "dog": 0.4, EVIL: 0.3}
+    reply = desk.answer(ada, "s1", desk.round.id, [(0, "present")], False)
+    moved = 1.5 * 0.9 / 1.2  # slope times the gain of one answer
+    expected = 1 / (1 + np.exp(-(np.log(0.4 / 0.6) + moved)))
+    assert reply["chances"] == pytest.approx({0: 0.5, 1: expected, 2: 0.3})
+    assert reply["certain"] == []
+    assert likely(desk.next(ada))["dog"] == pytest.approx(expected)
+    again = Desk(answers, labels, answers.round("key"))  # the server was started again
+    assert likely(again.next(ada))["dog"] == pytest.approx(expected)
+    undone = desk.undo(ada, "s2", desk.round.id)
+    assert likely(undone) == {"cat": 0.5, "dog": 0.4, EVIL: 0.3}
+
+
+def test_what_has_become_certain_is_not_asked(answers, labels):
+    desk = Desk(answers, labels, answers.add_round("key", QUESTIONS, [], related(slope=9.0)))
+    ada = Person("ada", "w1")
+    desk.next(ada)
+    reply = desk.answer(ada, "s1", desk.round.id, [(0, "present")], False)
+    assert reply["certain"] == [1]
+    assert shown(desk.next(ada)) == ("4.jpg", ["cat", EVIL])
+    assert dict(reply["classes"])["dog"] == 0
+    desk.undo(ada, "s2", desk.round.id)
+    assert shown(desk.next(ada)) == ("4.jpg", ["cat", "dog", EVIL])
+
+
+def test_a_file_of_answers_from_before_is_opened(tmp_path, clock):
+    path = tmp_path / "review.sqlite"
+    old = Answers(path, clock)
+    old.add_round("key", QUESTIONS, [])
+    old.close()
+    with sqlite3.connect(path) as file:
+        file.execute("DROP TABLE relations")
+    again = Answers(path, clock)
+    assert again.round("key").relations == {}
+    again.close()
 
 
 # ---- the log -----------------------------------------------------------------------------------------------

@@ -75,6 +75,23 @@ class Pair(NamedTuple):
     correlation: float
 
 
+class Among(NamedTuple):
+    """What some unknown labels of an image say about one another, in their standard deviations."""
+
+    covariance: Floats  # [K, K] of what factors explain
+    noise: Floats  # [K] the variance of the rest
+    expected: Floats  # [K]
+    ends: Floats  # [2, K] the values of absent and present
+    slope: Floats  # [K] by which a change moves the logit
+
+    def moved(self, said: npt.NDArray[np.int8]) -> Floats:
+        """Return by how much answers [K], ±1 or 0 for none, move the logits of all [K]."""
+        known = np.flatnonzero(said)
+        gap = self.ends[(said[known] > 0).astype(int), known] - self.expected[known]
+        own = self.covariance[np.ix_(known, known)] + np.diag(self.noise[known])
+        return np.asarray(self.slope * (self.covariance[:, known] @ np.linalg.solve(own, gap)))
+
+
 @dataclass(frozen=True, eq=False)
 class Together:
     """Factors behind the labels."""
@@ -121,6 +138,22 @@ class Together:
         # Without the label's own contribution, by the formula for a change of rank one.
         others = (centre - pull * spread) / np.maximum(1 - weight * spread, 1e-3)
         return np.asarray(self.curve[0] + self.curve[1] * others, dtype=np.float32)
+
+    def among(self, shown: Block, labels: Signs, columns: Whole) -> Among:
+        """Return what some labels [K] of one image, all of them unknown, say about one another."""
+        fit = shown[None] @ self.weights.T
+        gap, share = self._label.told(fit + self.height, labels[None])
+        weight, pull = share / self.noise, (gap + share * fit) / self.noise
+        factors, covariance = _solve(shown[None], weight, pull, self.weights, self._pairs)
+        mine, about = self.weights[columns], self._label
+        ends = [(value - about.centre[columns]) / about.deviation[columns] for value in (0, 1)]
+        return Among(
+            (mine @ covariance[0] @ mine.T).astype(np.float64),
+            self.noise[columns].astype(np.float64),
+            (mine @ factors[0] + self.height[columns]).astype(np.float64),
+            np.stack(ends).astype(np.float64),
+            self.curve[1, columns],
+        )
 
     @cached_property
     def _units(self) -> Block:

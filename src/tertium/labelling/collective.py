@@ -8,6 +8,8 @@ that is clearly higher, labels are judged by the image alone.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,8 +23,9 @@ from tertium.annotation.calibration import (
     Signs,
     calibrate,
     log_likelihood,
+    shifted,
 )
-from tertium.annotation.together import Together
+from tertium.annotation.together import Among, Together
 from tertium.metrics.evaluation import average_precision
 
 if TYPE_CHECKING:
@@ -38,6 +41,34 @@ class Told(NamedTuple):
     alone: float  # by the image
     given: float  # and by the other known labels too
     labels: int  # how many
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Labels of one image that are asked about, and what an answer about one says of the others."""
+
+    labels: tuple[str, ...]
+    among: Among
+
+    def chances(self, before: Mapping[str, float], said: Mapping[str, int]) -> dict[str, float]:
+        """Return the chance of each label, from that before anybody answered and the answers, ±1.
+
+        Answers themselves leave the chance that their label had.
+        """
+        signs = np.array([said.get(label, 0) for label in self.labels], dtype=np.int8)
+        moves = np.where(signs == 0, self.among.moved(signs), 0.0)
+        found = shifted(np.array([before[label] for label in self.labels]), moves)
+        return dict(zip(self.labels, found.tolist(), strict=True))
+
+    def as_json(self) -> str:
+        """Return a text that `from_json` reads."""
+        return json.dumps([self.labels, *(np.round(part, 6).tolist() for part in self.among)])
+
+    @classmethod
+    def from_json(cls, text: str) -> Relation:
+        """Read what `as_json` wrote."""
+        labels, *parts = json.loads(text)
+        return cls(tuple(labels), Among(*(np.array(part, dtype=np.float64) for part in parts)))
 
 
 @dataclass(frozen=True)
@@ -85,6 +116,16 @@ class Collective:
                 share, most = each, float(gains.mean())
         told = _told(alone, _mixed(plain, given, share), labels)
         return replace(self, share=share, told=told)
+
+    def relation(
+        self, outputs: Block, labels: Signs, fold: int, columns: npt.NDArray[np.int64], scale: float
+    ) -> Relation:
+        """Return what some unknown labels of one image [C] say about one another; logits are scaled after."""
+        _, units = self.apart(outputs[None])
+        shown = self.together.shown(units, np.array([fold], dtype=np.int8))[0]
+        among = self.together.among(shown, labels, columns)
+        among = among._replace(slope=self.share * scale * among.slope)
+        return Relation(tuple(self.together.classes[column] for column in columns), among)
 
     def note(self) -> str:
         """Say in a line what the known labels tell."""

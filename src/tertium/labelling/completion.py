@@ -39,7 +39,7 @@ from tertium.data.inputs import Features, Images, Inputs
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
 from tertium.labelling.answered import Answered
-from tertium.labelling.collective import Collective
+from tertium.labelling.collective import Collective, Relation
 from tertium.labels import Labels
 from tertium.labels.closure import close
 from tertium.labels.opening import Source, open_labels, place_of
@@ -130,6 +130,24 @@ class Prepared:
         heard = self.collective
         return heard.together if heard is not None and heard.share else None
 
+    def relations(self, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> dict[str, Relation]:
+        """Return for each image with several of these unknown labels [Q] what they say about one another."""
+        heard = self.collective
+        if heard is None or not heard.share:
+            return {}
+        several = np.flatnonzero(np.bincount(rows, minlength=1) > 1)
+        if not len(several):
+            return {}
+        scored = _Scored(self.trained, self.inputs, self.labels, heard, None)
+        outputs = scored.outputs(several)
+        labels, folds = self.labels.dense(several), folds_of(self.labels.images.take(pa.array(several)))
+        return {
+            str(self.labels.images[row].as_py()): heard.relation(
+                outputs[place], labels[place], folds[place], columns[rows == row], self.chances.scale
+            )
+            for place, row in enumerate(several.tolist())
+        }
+
     def blocks(self, progress: Progress | None = None) -> Iterator[tuple[Floats, Signs, Block]]:
         """Yield batches of calibrated probabilities, labels, and the chances if unknown; each [B, C]."""
         scored = _Scored(self.trained, self.inputs, self.labels, self.collective, progress)
@@ -194,13 +212,18 @@ class _Scored:
         blocks = [scores for scores, _ in self.blocks(rows)] if len(rows) else []
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.trained.classes)), np.float32)
 
+    def outputs(self, rows: npt.NDArray[np.int64]) -> Block:
+        """Return all that the model with further units says of rows."""
+        model = self.trained if self.collective is None else self.collective.trained
+        return np.concatenate(list(model.stream(self._inputs(rows), self.progress)))
+
     def chosen(self, rows: npt.NDArray[np.int64], annotation: Annotation | None) -> tuple[_Scored, Block]:
         """Decide on these rows how much known labels count for the others; return their scores too."""
         labels = self.labels.dense(rows)
         if self.collective is None or annotation is None or np.count_nonzero(labels) < _LEAST:
             apart = replace(self, collective=None)
             return apart, apart.of(rows)
-        outputs = np.concatenate(list(self.collective.trained.stream(self._inputs(rows), self.progress)))
+        outputs = self.outputs(rows)
         plain = Chances(1.0, np.zeros(labels.shape[1]), annotation.present, annotation.absent)
         folds = self._folds(rows)
         found = replace(self, collective=self.collective.chosen(outputs, labels, folds, plain))

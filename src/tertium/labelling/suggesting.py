@@ -10,8 +10,8 @@ less.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from tertium.annotation.record import Annotation
 from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
+from tertium.labelling.collective import Relation
 from tertium.labelling.completion import Prepared
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of
@@ -48,6 +49,7 @@ class Questions:
     score: Floats
     why: list[str]
     notes: tuple[str, ...] = ()  # what a person should know
+    relations: Mapping[str, Relation] = field(default_factory=dict)  # of images with several questions
 
     def write(self, path: str | Path) -> None:
         """Write a CSV file image,label,probability,score,why."""
@@ -231,6 +233,7 @@ def suggest(
         scores,
         _reasons(chosen, known, ready),
         ready.notes,
+        ready.relations(chosen.rows, chosen.columns),
     )
     if out is not None:
         questions.write(out)

@@ -21,7 +21,8 @@ def draw_relations(path: str | Path, together: Together) -> None:
         side = 1.9 + 0.2 * len(names)
         figure, axes = panel("Labels that go together, or exclude each other", "", "", side)
         figure.set_figwidth(side + 0.8)
-        most = max(float(np.abs(values).max()), 0.1)
+        np.fill_diagonal(values, np.nan)  # that a class goes with itself says nothing
+        most = max(float(np.nanmax(np.abs(values))), 0.1)
         drawn = axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most)
         axes.set_xticks(range(len(names)), [short(name) for name in names], rotation=90, size=8)
         axes.set_yticks(range(len(names)), [short(name) for name in names], size=8)

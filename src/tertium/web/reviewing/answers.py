@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tertium.errors import InputError
+from tertium.labelling.collective import Relation
 
 Said = Literal["present", "absent", "skip"]
 SAID: tuple[Said, ...] = ("present", "absent", "skip")
@@ -50,6 +51,10 @@ CREATE TRIGGER answers_are_not_deleted BEFORE DELETE ON answers
   BEGIN SELECT raise(ABORT, 'answers are only added'); END;
 CREATE TABLE leases (image TEXT PRIMARY KEY, window TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID;
 """
+_RELATIONS = """CREATE TABLE IF NOT EXISTS relations (
+  round INTEGER NOT NULL REFERENCES rounds (id), image TEXT NOT NULL, relation TEXT NOT NULL,
+  PRIMARY KEY (round, image)
+) WITHOUT ROWID"""
 
 
 class Question(NamedTuple):
@@ -68,6 +73,7 @@ class Round:
     id: int
     questions: Sequence[Question]
     notes: Sequence[str]
+    relations: Mapping[str, Relation] = field(default_factory=dict)  # of images with several questions
 
 
 class Row(NamedTuple):
@@ -134,6 +140,7 @@ class Answers:
                 column for _, column, *_ in self._db.execute("PRAGMA table_info(answers)")
             ]:
                 self._db.execute("ALTER TABLE answers ADD COLUMN seconds REAL")  # a file from before
+            self._db.execute(_RELATIONS)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -170,7 +177,10 @@ class Answers:
                 "SELECT image, label, probability, why FROM questions WHERE round = ? ORDER BY number",
                 (last[0],),
             )
-            return Round(last[0], [Question(*row) for row in found], json.loads(last[1]))
+            questions = [Question(*row) for row in found]
+            related = self._db.execute("SELECT image, relation FROM relations WHERE round = ?", (last[0],))
+            relations = {image: Relation.from_json(text) for image, text in related}
+            return Round(last[0], questions, json.loads(last[1]), relations)
 
     def question(self, round: int, number: int) -> Question | None:
         """Return a question of any round."""
@@ -181,7 +191,13 @@ class Answers:
             ).fetchone()
             return None if found is None else Question(*found)
 
-    def add_round(self, key: str, questions: Sequence[Question], notes: Sequence[str]) -> Round:
+    def add_round(
+        self,
+        key: str,
+        questions: Sequence[Question],
+        notes: Sequence[str],
+        relations: Mapping[str, Relation] | None = None,
+    ) -> Round:
         """Keep the questions of a new round."""
         with self._writing():
             number = self._db.execute(
@@ -192,8 +208,12 @@ class Answers:
                 "INSERT INTO questions VALUES (?, ?, ?, ?, ?, ?)",
                 [(number, place, *question) for place, question in enumerate(questions)],
             )
+            self._db.executemany(
+                "INSERT INTO relations VALUES (?, ?, ?)",
+                [(number, image, each.as_json()) for image, each in (relations or {}).items()],
+            )
         assert number is not None
-        return Round(number, list(questions), list(notes))
+        return Round(number, list(questions), list(notes), relations or {})
 
     # ---- answers -----------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from tertium.progress import Progress
 from tertium.runs import RunFolder
 from tertium.web.reviewing.answers import SAID, Answer, Answers, Cell, Question, Round, Said, Standing
 from tertium.web.reviewing.results import (
+    SIGN,
     agreed,
     answered_labels,
     contradictions,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tertium.data.inputs import Features, Images
 
 LEASE = 180.0  # seconds for which an image that one window shows is not given to another
+_CERTAIN = 0.01  # a label is no longer asked about if other answers bring its chance so near to 0 or 1
 _EXAMPLES = 6  # images shown for a label, at most
 
 
@@ -77,7 +79,7 @@ def find_round(
         progress=progress,
     )
     each = zip(found.images, found.labels, found.probability.tolist(), found.why, strict=True)
-    return answers.add_round(key, [Question(*parts) for parts in each], found.notes)
+    return answers.add_round(key, [Question(*parts) for parts in each], found.notes, found.relations)
 
 
 class Person(NamedTuple):
@@ -145,20 +147,42 @@ class Desk:
         return only is None or self.round.questions[number].label == only
 
     def _open(self, number: int, who: str) -> bool:
-        """Return whether to ask a person: too few know the answer, and this person was not asked yet."""
+        """Return whether to ask a person: too few know the answer, and this person was not asked yet.
+
+        Nor is it asked what other answers about the image have made certain.
+        """
         said = self._standing.said(_cell(self.round.questions[number]))
-        return who not in said and _known(said) < self.per_question
+        return who not in said and _known(said) < self.per_question and not self._certain(number)
+
+    def _certain(self, number: int) -> bool:
+        """Return whether answers about the same image leave no doubt about a question."""
+        question = self.round.questions[number]
+        now = self._chances(question.image).get(number, question.probability)
+        return now != question.probability and not _CERTAIN < now < 1 - _CERTAIN
+
+    def _chances(self, image: str) -> dict[int, float]:
+        """Return how probable the labels of an image are by now; empty where answers do not tell."""
+        relation = self.round.relations.get(image)
+        if relation is None:
+            return {}
+        numbers = {self.round.questions[number].label: number for number in self._sheets[image].numbers}
+        said = {label: _decided(self._standing.said((image, label))) for label in numbers}
+        if not any(said.values()):
+            return {}
+        before = {label: self.round.questions[number].probability for label, number in numbers.items()}
+        return {numbers[label]: chance for label, chance in relation.chances(before, said).items()}
 
     def _shown(self, sheet: _Sheet, who: str, only: str | None) -> dict[str, Any]:
         """Return what a window shows: questions that are open, and those that this person answered."""
-        questions = []
+        questions, chances = [], self._chances(sheet.image)
         for number in sheet.numbers:
             question = self.round.questions[number]
             said = self._standing.said(_cell(question)).get(who)
             if self._wanted(number, only) and (said is not None or self._open(number, who)):
                 about = {"number": number, "label": question.label, "why": question.why, "said": said}
                 examples = [{"row": row, "image": self._image(row)} for row in self.examples(question.label)]
-                questions.append(about | {"probability": question.probability, "examples": examples})
+                now = chances.get(number, question.probability)
+                questions.append(about | {"probability": now, "examples": examples})
         return {"image": sheet.image, "row": sheet.row, "questions": questions}
 
     def _examples(self, label: str) -> tuple[int, ...]:
@@ -220,7 +244,9 @@ class Desk:
             if rows:
                 self.answers.seize(person.window, rows[0].question.image, LEASE)
             self._refresh()
-            return self._progress(person.who)
+            moved = self._chances(rows[0].question.image) if rows and round == self.round.id else {}
+            certain = [number for number in moved if self._certain(number)]
+            return {"chances": moved, "certain": certain} | self._progress(person.who)
 
     def undo(self, person: Person, step: str, round: int) -> dict[str, Any]:
         """Take back this person's last step; return its image to be shown again, if there was one."""
@@ -273,6 +299,11 @@ class Desk:
 def _known(said: Mapping[str, str]) -> int:
     """Return how many people know the answer; who skips does not."""
     return sum(word != "skip" for word in said.values())
+
+
+def _decided(said: Mapping[str, str]) -> int:
+    """Return what most people say: ±1, or 0 if as many say the one as the other."""
+    return int(np.sign(sum(SIGN.get(word, 0) for word in said.values())))
 
 
 def _cell(question: Question) -> Cell:

@@ -129,8 +129,13 @@ const answer = (asked, said) => act(async () => {
   };
   const counts = await post("/api/answer", body);
   if (counts.round !== page.state.round) location.reload(); // saved; but other questions are asked by now
+  const { chances, certain } = counts; // what the answers say of the image's other labels
   take(counts);
   for (const question of asked) question.said = said;
+  for (const question of questions()) question.probability = chances[question.number] ?? question.probability;
+  const current = questions()[page.current];
+  page.state.sheet.questions = questions().filter((each) => each.said || !certain.includes(each.number));
+  page.current = questions().indexOf(current);
   say(`${asked.map((question) => question.label).join(", ")}: ${said === "skip" ? "skipped" : said}. Saved.`);
   if (open().length === 0) {
     await next();
@@ -293,7 +298,11 @@ function questionCard(question, place) {
     make("span", "label", question.label),
     make("span", "chance", `${Math.round(100 * question.probability)} % likely`),
   );
-  card.append(line, make("p", "why", question.why), buttonsOf(question));
+  const bar = make("progress", "likely");
+  bar.max = 1;
+  bar.value = question.probability;
+  bar.setAttribute("aria-hidden", "true"); // the words say it
+  card.append(line, bar, make("p", "why", question.why), buttonsOf(question));
   if (place === page.current && page.about.images) card.append(examplesOf(question));
   card.addEventListener("click", (event) => {
     if (event.target.closest("button") || page.busy || place === page.current) return;
