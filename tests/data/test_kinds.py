@@ -255,6 +255,13 @@ def test_rows_without_bytes_and_names_that_come_twice(tmp_path):
     pq.write_table(pa.table({"image": [image(), None], "name": ["a", "b"]}), path)
     with pytest.raises(InputError, match=r"a\.parquet: b: the table has no bytes of this image"):
         open_inputs(path).pictures.open(1)
+    (tmp_path / "b.jpg").write_bytes(image(200))
+    rows = [{"bytes": image(), "path": "a.jpg"}, {"bytes": None, "path": "b.jpg"}]
+    pq.write_table(pa.table({"image": [*rows, {"bytes": None, "path": "c.jpg"}]}), path)
+    found = open_inputs(path).pictures  # the others are beside the table
+    assert found.open(1).getpixel((0, 0))[0] > 150
+    with pytest.raises(InputError, match=r"c\.jpg: no such image"):
+        found.open(2)
     pq.write_table(pa.table({"image": [image(), image()], "name": ["a", "a"]}), path)
     assert f'the image "a" is twice in {path}' in refused(path)
 

@@ -43,7 +43,7 @@ class _Group:
     column: str
     direct: bool  # whether the file can be mapped as it is
 
-    def values(self) -> Any:
+    def mapped(self) -> Any:
         """Return the bytes of the images, one after the other, mapped from disk."""
         if self.direct:
             return _bytes_of(_mapped(self.file.address, self.column))
@@ -73,7 +73,12 @@ class _Group:
                     yield batch.select([self.column])
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
+def _values(group: _Group) -> Any:
+    """Return what a group has mapped; not too many are held, for what is mapped cannot make room on disk."""
+    return group.mapped()
+
+
 def _mapped(path: str, column: str) -> Any:
     return _arrow(pa.memory_map(path)).read_all()[column]
 
@@ -86,6 +91,7 @@ class Table:
     names: list[str]
     groups: Sequence[_Group]
     starts: npt.NDArray[np.int64]  # [G] the first image of each group
+    named_by_path: bool  # in the images themselves
     unread: tuple[str, ...] = ()
     by_path: bool = False
 
@@ -93,10 +99,15 @@ class Table:
     def open(self, number: int) -> Iterator[BinaryIO]:
         """Give the bytes of one image."""
         group = self._group(number)
-        value = self.groups[group].values()[number - int(self.starts[group])]
-        if not value.is_valid:
+        value = _values(self.groups[group])[number - int(self.starts[group])]
+        if value.is_valid:
+            yield io.BytesIO(value.as_buffer())
+        elif self.named_by_path:  # as `datasets` writes images that were not in memory
+            path = beside(self.groups[group].file.address, self.names[number])
+            with Listed(self.place, [path], [path]).open(0) as file:
+                yield file
+        else:
             raise InputError(f"{self.where(number)}: the table has no bytes of this image")
-        yield io.BytesIO(value.as_buffer())
 
     def where(self, number: int) -> str:
         """Return the file and the name."""
@@ -134,7 +145,8 @@ def opened(
         groups += [_Group(file, number, column, direct) for number in np.flatnonzero(counts).tolist()]
         lengths += counts[counts > 0].tolist()
     names = [each for table in tables for each in table["name"].to_pylist()]
-    found = Table(place, names, groups, np.cumsum([0, *lengths])[:-1])
+    by_path = name is None and pa.types.is_struct(indexed(files[:1], "columns 1", _empty)[0][column].type)
+    found = Table(place, names, groups, np.cumsum([0, *lengths])[:-1], by_path)
     check_once(names, lambda number: groups[found._group(number)].file.address)
     return found
 
