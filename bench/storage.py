@@ -42,7 +42,7 @@ class Scale:
     """How much is measured."""
 
     files: int = 2000
-    windows: int = 20  # parts that the places are read in, in turn
+    windows: int = 100  # parts that the places are read in, in turn; each has a row group of Parquet
     size: int = 224  # of the pixels that the network gets
 
 
@@ -60,7 +60,7 @@ def rows(smoke: bool = False) -> list[Row]:
 def measured(folder: Path, base: Path, scale: Scale) -> list[Row]:
     """Compare the rates of features, and of decoding alone, with the folder's."""
     names = names_of(folder, None)[: scale.files]
-    write(folder, names, base / "kept")
+    write(folder, names, base / "kept", len(names) // scale.windows)
     with served(base / "kept") as address, environment(AWS_ENDPOINT_URL=address, TERTIUM_CACHE="off"):
         extractor = Extractor(pretrained().eval(), scale.size, device=torch.device("cpu"))
         ways: dict[str, Callable[[Pictures], object]] = {"features": extractor, "decoding": decode}
@@ -87,7 +87,7 @@ def places(folder: Path, kept: Path) -> dict[str, str]:
     }
 
 
-def write(folder: Path, names: list[str], kept: Path) -> None:
+def write(folder: Path, names: list[str], kept: Path, group: int) -> None:
     kept.mkdir()
     contents = [(folder / name).read_bytes() for name in names]
     for shard in range(SHARDS):
@@ -97,15 +97,16 @@ def write(folder: Path, names: list[str], kept: Path) -> None:
                 member.size = len(contents[number])
                 archive.addfile(member, io.BytesIO(contents[number]))
     images = [{"bytes": content, "path": name} for name, content in zip(names, contents, strict=True)]
-    pq.write_table(pa.table({"image": images}), kept / "images.parquet", row_group_size=100)
+    pq.write_table(pa.table({"image": images}), kept / "images.parquet", row_group_size=group)
 
 
 def timed(
     given: dict[str, str], names: list[str], call: Callable[[Pictures], object], windows: int
 ) -> dict[str, float]:
-    """Return how long each place takes: to find the images, and so many times the median of a part.
+    """Return how long each place takes: to find the images, and then beside the folder, which comes first.
 
-    Parts are read in turn, so that a busy moment of the machine slows all places.
+    Parts are read in turn, and each is compared with the same part of the folder, so that a busy moment of
+    the machine slows both; the median of these ratios counts.
     """
     opening: dict[str, float] = {}
     seconds: dict[str, list[float]] = {name: [] for name in given}
@@ -124,7 +125,9 @@ def timed(
             start = time.perf_counter()
             call(pictures[name].select(part))
             seconds[name].append(time.perf_counter() - start)
-    return {name: opening[name] + windows * float(np.median(each)) for name, each in seconds.items()}
+    base = np.array(next(iter(seconds.values())))
+    ratios = {name: float(np.median(np.array(each) / base)) for name, each in seconds.items()}
+    return {name: opening[name] + ratio * windows * float(np.median(base)) for name, ratio in ratios.items()}
 
 
 def decode(pictures: Pictures) -> None:

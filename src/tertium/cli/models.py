@@ -82,6 +82,8 @@ def train(
 
       tertium train --labels labels.csv --features x.npy --out runs/wan --method wan epochs=20 seed=1
 
+      tertium train --labels labels.csv --images 'shards/{000..009}.tar' --out runs/shards
+
       tertium train --resume runs/first
 
       torchrun --nproc-per-node 4 -m tertium train --labels labels.csv --images photos/ --out runs/four

@@ -62,7 +62,7 @@ RenameFile = Annotated[
 ]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace files that are already there.")]
 ClassesFile = Annotated[Path | None, typer.Option("--classes", help="Class names, one a line, in order.")]
-IMAGES_HELP = "Where the images are: a folder, or another place (docs/images.md)."
+IMAGES_HELP = "Where the images are: a folder, .tar, .zip, .parquet, a list, s3:// … (docs/images.md)."
 ImagesPlace = Annotated[
     str | None,
     typer.Option("--images", metavar="PLACE", help=f"{IMAGES_HELP} This or --features is needed."),
