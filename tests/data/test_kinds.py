@@ -160,6 +160,8 @@ def test_names_are_paths_inside(tmp_path):
     assert open_inputs(path, names=["./b.jpg"]).names == ["./b.jpg"]
     assert "not named by a path inside" in refused(path, ["../b.jpg"])
     assert "notes.txt: not an image by its name" in refused(path, ["notes.txt"])
+    tar(path, {"b\udcff.jpg": image()})
+    assert r"the name 'b\udcff.jpg' is not UTF-8" in refused(path)
 
 
 def test_a_name_in_two_shards_is_refused(tmp_path):

@@ -46,12 +46,16 @@ class Archives:
     @contextmanager
     def open(self, number: int) -> Iterator[BinaryIO]:
         """Give the bytes of one image."""
-        member = Member(self.names[number], *self.members[number].tolist())
+        yield io.BytesIO(self._content(number))
+
+    def _content(self, number: int) -> bytes:
+        file = self.files[self.shards[number]]
         try:
-            yield io.BytesIO(self.unpacked(self.files[self.shards[number]], member))
+            return self.unpacked(file, Member(self.names[number], *self.members[number].tolist()))
         except InputError as error:
-            name = self.where(number)
-            raise error if str(error).startswith(name) else InputError(f"{name}: {error}") from None
+            if str(error).startswith(file.address):  # of the whole archive, such as a line that is cut
+                raise
+            raise InputError(f"{self.where(number)}: {error}") from None
 
     def where(self, number: int) -> str:
         """Return the archive and the path inside."""
@@ -71,7 +75,10 @@ def open_archives(
         listed = list(members(file))
         columns: Any = zip(*listed, strict=True) if listed else [[] for _ in Member._fields]
         types = [pa.string(), *[pa.int64()] * (len(Member._fields) - 1)]
-        arrays = [pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)]
+        try:
+            arrays = [pa.array(list(column), each) for column, each in zip(columns, types, strict=True)]
+        except UnicodeEncodeError as error:  # Python's way to name bytes that are no text
+            raise InputError(f"{file.address}: the name {error.object!r} is not UTF-8") from None
         return pa.table(arrays, names=list(Member._fields))
 
     tables = indexed(files, kind, find)
