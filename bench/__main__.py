@@ -1,7 +1,8 @@
 """Measure every part, or those named: ``python -m bench metrics engine``.
 
 All parts together are also written to bench/results.json, with the machine and the versions; ``--out`` writes
-elsewhere. ``--smoke`` uses tiny sizes, to see that every part runs: its figures mean nothing.
+elsewhere, and ``--update`` puts the rows of single parts there. ``--smoke`` uses tiny sizes, to see that
+every part runs: its figures mean nothing.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from bench import (
     together,
 )
 from bench.measure import show
-from bench.results import write
+from bench.results import read, updated, write
 
 PARTS = {
     "metrics": metrics,
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"all by default: {', '.join(PARTS)}")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: only see that every part runs")
     parser.add_argument("--out", type=Path, help="where the rows go, .json")
+    parser.add_argument("--update", action="store_true", help="only replace the rows of these parts there")
     options = parser.parse_args()
     unknown = [name for name in options.parts if name not in PARTS]
     if unknown:
@@ -64,9 +66,9 @@ def main() -> None:
     judged = [each["met"] for each in found if each["met"] is not None]
     print(f"{sum(judged)} of {len(judged)} targets met")
     whole = not options.parts and not options.smoke
-    out = options.out or (RESULTS if whole else None)
+    out = options.out or (RESULTS if whole or options.update else None)
     if out is not None:
-        write(out, found)
+        write(out, updated(read(out)["rows"], found) if options.update and out.is_file() else found)
         print(f"Written: {out}")
 
 

@@ -32,6 +32,12 @@ def read(path: Path) -> dict[str, Any]:
     return results
 
 
+def updated(rows: Sequence[Row], newer: Sequence[Row]) -> list[Row]:
+    """Return the rows with newer ones in their places; what is new comes last."""
+    found = {(each["part"], each["case"]): each for each in (*rows, *newer)}
+    return list(found.values())
+
+
 def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cpu": cpu(), "cores": os.cpu_count(), "memory_gb": round(memory / 1e9, 1)}

@@ -1,6 +1,7 @@
 """Write what the pages take from the code: ``make docs``."""
 
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,24 @@ from tertium.training import method_table
 
 PAGE = Path(__file__).parent / "methods.md"
 API = Path(__file__).parent / "api.md"
+SPEED = Path(__file__).parent / "speed.md"
+RESULTS = Path(__file__).parents[1] / "bench" / "results.json"
 TABLE = Path(method_table.__file__)
 BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
 
 
 def methods_page() -> str:
     """Return docs/methods.md with its table as the code has it; all else stays as it is written there."""
-    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return with_table(PAGE, methods_table())
+
+
+def with_table(page: Path, table: str) -> str:
+    """Return a page with another table between its two marks."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise SystemExit(f"{PAGE}: the table must stand between {BEGIN.strip()} and {END.strip()}")
-    return before + BEGIN + methods_table() + END + after
+        raise SystemExit(f"{page}: the table must stand between {BEGIN.strip()} and {END.strip()}")
+    return before + BEGIN + table + END + after
 
 
 def methods_table() -> str:
@@ -47,6 +55,31 @@ def table_module() -> str:
     ]
     before, quotes, _ = TABLE.read_text(encoding="utf-8").partition('METHODS = """')
     return before + quotes + "\n" + "\n".join(lines) + '\n"""\n'
+
+
+# ---- what was measured -------------------------------------------------------------------------------------
+
+
+def speed_page() -> str:
+    """Return docs/speed.md with the figures of bench/results.json."""
+    return with_table(SPEED, speed_table(json.loads(RESULTS.read_text(encoding="utf-8"))))
+
+
+def speed_table(results: dict[str, Any]) -> str:
+    """Return where and with what was measured, and a line for each figure."""
+    machine, versions = results["machine"], results["versions"]
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    lines = [
+        f"Measured on {results['date']}: {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gb']:g} GB; {packages}.",
+        "",
+        "| part | what | figure | target | |",
+        "|---|---|---|---|---|",
+    ]
+    for each in results["rows"]:
+        met = {True: "met", False: "**missed**", None: ""}[each["met"]]
+        lines.append(f"| {each['part']} | {each['case']} | {each['value']:.3g} | {each['target']} | {met} |")
+    return "\n".join(lines) + "\n"
 
 
 # ---- the public names --------------------------------------------------------------------------------------
@@ -113,4 +146,5 @@ def argument(parameter: inspect.Parameter) -> str:
 if __name__ == "__main__":
     PAGE.write_text(methods_page(), encoding="utf-8")
     API.write_text(api_page(), encoding="utf-8")
+    SPEED.write_text(speed_page(), encoding="utf-8")
     TABLE.write_text(table_module(), encoding="utf-8")

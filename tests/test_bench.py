@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,19 @@ def test_tiny_sizes_do_not_overwrite_what_was_measured(monkeypatch, capsys):
     monkeypatch.setattr("bench.__main__.write", lambda *_: pytest.fail("written"))
     monkeypatch.setattr("sys.argv", ["bench", "--smoke"])
     main()
+
+
+def test_single_parts_replace_their_own_rows(tmp_path, monkeypatch):
+    out = tmp_path / "results.json"
+    results.write(out, [row("a", "kept", 1.0, "", None), row("b", "measured again", 2.0, "", None)])
+    part = SimpleNamespace(
+        rows=lambda smoke: [row("b", "measured again", 3.0, "", None), row("b", "new", 4.0, "", None)]
+    )
+    monkeypatch.setattr("bench.__main__.PARTS", {"b": part})
+    monkeypatch.setattr("sys.argv", ["bench", "b", "--update", "--out", str(out)])
+    main()
+    found = [(each["case"], each["value"]) for each in results.read(out)["rows"]]
+    assert found == [("kept", 1.0), ("measured again", 3.0), ("new", 4.0)]
 
 
 def test_an_unknown_part_is_named(monkeypatch, capsys):

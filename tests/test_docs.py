@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tertium
-from docs.generate import API, BEGIN, END, PAGE, api_page, methods_page
+from docs.generate import API, BEGIN, END, PAGE, SPEED, api_page, methods_page, speed_page
 from tertium import methods
 from tertium.cli import main
 from tertium.errors import InputError
@@ -66,6 +66,10 @@ def test_links_lead_somewhere(page):
 
 def test_the_table_of_methods_is_up_to_date():
     assert PAGE.read_text() == methods_page(), "run `make docs`"
+
+
+def test_the_figures_of_the_speed_page_are_those_that_were_measured():
+    assert SPEED.read_text(encoding="utf-8") == speed_page(), "run: make docs"
 
 
 def test_the_page_of_public_names_is_up_to_date():
