@@ -29,7 +29,7 @@ from bench.measure import Row, row, show
 from tertium.data.inputs import names_of, open_inputs
 from tertium.data.pictures import Pictures
 from tertium.data.scenes import render
-from tertium.models.classifier import pretrained
+from tertium.models.encoders import pretrained
 from tertium.models.features import Extractor
 from tests.data.servers import storage
 

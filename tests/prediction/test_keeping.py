@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from tertium.errors import InputError
-from tertium.models.classifier import Classifier, pretrained
+from tertium.models.classifier import Classifier
+from tertium.models.encoders import pretrained
 from tertium.prediction.exporting import export
 from tertium.prediction.trained import Trained
 from tertium.prediction.using import predict
