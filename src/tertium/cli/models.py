@@ -264,6 +264,11 @@ def evaluate(
     if done.seen:
         rest = "" if done.unseen is None else f"; mAP(C) without them: {percent(done.unseen.map_c)}"
         say(f"Note: the run was trained or validated on {done.seen:,} of these images{rest}.")
+    if done.near:
+        rest = "" if done.apart is None else f" (mAP(C) without them {percent(done.apart.map_c)})"
+        shown = some([f"{image} and {like}" for image, like, _ in done.near])
+        alike = f"{counted(len(done.near), 'images')} look nearly the same as training images"
+        say(f"Note: {alike}{rest}: {shown}.")
     if done.unknown_classes:
         say(f"Not known to the model, left out: {some(done.unknown_classes, 8)}")
     assert done.out is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.data.inputs import Inputs
+from tertium.data.likeness import Taught
 from tertium.data.pictures import ahead
 from tertium.errors import InputError
 from tertium.files import replacing
@@ -58,12 +60,15 @@ def _row_hashes(features: npt.NDArray[Any]) -> Hashes:
     return found
 
 
-def save_contents(path: Path, training: Hashes, validation: Hashes) -> None:
+def save_contents(path: Path, training: Hashes, validation: Hashes, taught: Taught | None = None) -> None:
     """Keep which inputs a run has seen; the archive's checksum tells a changed byte."""
     seen = np.unique(np.concatenate([training, validation]))
     with replacing(path) as temporary, open(temporary, "wb") as sink:
         run = RunFolder(path.parent).id() or ""
-        np.savez_compressed(sink, contents=seen, training=np.unique(training), run=run)
+        kept: dict[str, Any] = {"contents": seen, "training": np.unique(training), "run": run}
+        if taught is not None:
+            kept |= {"names": np.array(taught.names, dtype=np.str_), "looks": taught.looks}
+        np.savez_compressed(sink, **kept)
 
 
 def load_contents(path: Path, kind: Literal["contents", "training"] = "contents") -> Hashes | None:
@@ -71,11 +76,23 @@ def load_contents(path: Path, kind: Literal["contents", "training"] = "contents"
 
     Versions that did not tell the two apart have kept all that was seen.
     """
+    found = _load(path, (kind,))
+    return None if found is None else found.get(kind, found["contents"])
+
+
+def load_taught(path: Path) -> Taught | None:
+    """Read how the training images of a run look; None if it had none, or if an earlier version made it."""
+    found = _load(path, ("names", "looks")) or {}
+    return Taught(tuple(found["names"].tolist()), found["looks"]) if "looks" in found else None
+
+
+def _load(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]] | None:
+    """Read some of what `save_contents` wrote, as far as it is there."""
     if not path.is_file():
         return None
     try:
         with np.load(path, allow_pickle=False) as found:
-            kept: Hashes = found[kind if kind in found else "contents"]
+            kept = {"contents": found["contents"]} | {name: found[name] for name in wanted if name in found}
             run = str(found["run"]) or None if "run" in found else None
     except Exception:  # a damaged archive raises many kinds
         raise InputError(f"{path}: was changed after it was written, or is damaged") from None

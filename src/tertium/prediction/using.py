@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tertium.data.identity import contents, load_contents
+from tertium.data.identity import contents, load_contents, load_taught
 from tertium.data.inputs import BATCH, Features, Images, Inputs
 from tertium.data.pictures import damaged
 from tertium.data.sources.opening import is_place, names_in, open_source
@@ -181,6 +181,8 @@ class Evaluated:
     images: int
     seen: int  # images that the run was trained or validated on, found by their content
     unseen: Evaluation | None  # the figures without them; None if there are none, or no others
+    near: tuple[tuple[str, str, float], ...]  # other images, the training image each looks like, how alike
+    apart: Evaluation | None  # the figures without seen and near ones; None if none is near, or no others
     unknown_classes: list[str]  # that the model does not know: left out
     out: Path | None = None  # where the figures went
 
@@ -224,12 +226,17 @@ def evaluate(
     if 0 < seen.sum() < len(seen):
         rest = np.flatnonzero(~seen)
         unseen = judge(loaded, known[rest], inputs.select(rest), counts, progress, beside)
+    near, apart = _near(model, inputs, ~seen, progress), None
+    alike = seen | np.isin(np.array(inputs.names), [image for image, _, _ in near])
+    if near and not alike.all():
+        rest = np.flatnonzero(~alike)
+        apart = judge(loaded, known[rest], inputs.select(rest), counts, progress, beside)
     strangers = sorted(set(known.classes) - set(loaded.classes))
     if place is not None and rank() == 0:
         source = place_of(labels) or "labels in memory"
         on = f"the {len(known):,} image{'s' if len(known) != 1 else ''} of {source}"
         write_evaluation(place, found, on if split is None else f"{on}, split {split}")
-    return Evaluated(found, len(known), int(seen.sum()), unseen, strangers, place)
+    return Evaluated(found, len(known), int(seen.sum()), unseen, near, apart, strangers, place)
 
 
 def _seen(model: object, inputs: Inputs, progress: Progress | None) -> npt.NDArray[np.bool_]:
@@ -238,6 +245,18 @@ def _seen(model: object, inputs: Inputs, progress: Progress | None) -> npt.NDArr
     if known is None:
         return np.zeros(len(inputs), dtype=bool)
     return np.isin(contents(inputs, progress), known)
+
+
+def _near(
+    model: object, inputs: Inputs, others: npt.NDArray[np.bool_], progress: Progress | None
+) -> tuple[tuple[str, str, float], ...]:
+    """Return which other inputs look nearly the same as training images of a run, if it has kept that."""
+    taught = load_taught(RunFolder(Path(model)).seen_file) if isinstance(model, str | Path) else None
+    if taught is None or inputs.pictures is None or not others.any():
+        return ()
+    rest = inputs.select(np.flatnonzero(others))
+    assert rest.pictures is not None
+    return tuple(taught.like(rest.pictures, rest.names, progress))
 
 
 def _annotations(model: object, classes: Sequence[str]) -> npt.NDArray[np.int64] | None:

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,7 @@ from tertium.config import Plan, Settings
 from tertium.data.batches import Loader, Order, loader
 from tertium.data.identity import Hashes, save_contents
 from tertium.data.inputs import Inputs
+from tertium.data.likeness import Taught
 from tertium.data.pictures import check_pictures
 from tertium.data.views import View
 from tertium.distributed import gather_rows, own_rows
@@ -94,6 +95,8 @@ class Session:
         watch: Watch | None = None,
         expected_map: bool = True,
         net: nn.Module | None = None,
+        taught: Taught | None = None,
+        near: Sequence[tuple[str, str, float]] = (),
     ) -> None:
         """What is named is for the record only and does not reach the training, but for ``net``.
 
@@ -106,6 +109,7 @@ class Session:
         self.start: Checkpoint | None = None  # where to go on
         self.done: dict[str, Fitted] = {}  # phases that are over
         self.truth, self.watch, self.expected_map = truth, watch, expected_map
+        self.taught, self.near = taught, near
         self.held = ExitStack()  # the lock on the folder
         self.memorised: dict[str, Any] = {}  # what was, by phase
         self.annotation: Annotation | None = None  # of the training labels, if the method models it
@@ -432,6 +436,10 @@ class Session:
             "training_images": len(self.training.labels),
             "validation_images": len(self.validation.labels),
             "validation_set": set_of(self.validation.labels.images.to_pylist()),  # which images these are
+            "near_copies": [
+                {"validation": image, "training": like, "likeness": round(likeness, 4)}
+                for image, like, likeness in self.near
+            ],
             "phase": phase,
             "epochs": len(fitted.records),
             "best_epoch": fitted.best_epoch,
@@ -445,7 +453,8 @@ class Session:
         if self.folder is not None:
             if rank() == 0:
                 trained.save(self.folder.path)
-                save_contents(self.folder.seen_file, self.training.contents, self.validation.contents)
+                both = self.training.contents, self.validation.contents
+                save_contents(self.folder.seen_file, *both, self.taught)
                 if self.annotation is not None:
                     self.annotation.save(self.folder.annotation_file)
                 if self.together is not None and phase == "head":  # it is about the frozen features

@@ -24,6 +24,7 @@ from tertium.data.feature_files import feature_names, load_features
 from tertium.data.identity import contents
 from tertium.data.in_memory import count_images
 from tertium.data.inputs import Features, Images, open_inputs
+from tertium.data.likeness import Taught
 from tertium.data.pictures import damaged
 from tertium.data.sources.opening import is_place, open_source
 from tertium.errors import InputError, some
@@ -107,6 +108,9 @@ def train(
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
     record = {"truth": full, "watch": watch, "expected_map": expected_map, "net": net}
+    if out is not None:
+        record["taught"] = _taught(training, progress)
+        record["near"] = _near(record["taught"], training, validation, progress)
     with _session(settings, chosen, training, validation, progress, **record) as session:
         if out is not None:
             data = dataclasses.replace(
@@ -165,7 +169,9 @@ def resume(
     for key, now in _fingerprints(training, validation).items():
         if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
-    record = {"truth": _truth(data.truth), "net": backbone}
+    taught = _taught(training, progress)
+    near = _near(taught, training, validation, progress)
+    record = {"truth": _truth(data.truth), "net": backbone, "taught": taught, "near": near}
     with _session(settings, chosen, training, validation, progress, **record) as session:
         session.take_up(folder)
         return session.run()
@@ -366,6 +372,31 @@ def _note_copies(training: Part, validation: Part, progress: Progress | None) ->
         )
     elif copies:
         progress.note(f"Note: {copies:,} images are copies of others; all copies of one validate, or none.")
+
+
+def _taught(training: Part, progress: Progress | None) -> Taught | None:
+    """Look at the training images, so that near copies of them are found."""
+    pictures = training.inputs.pictures
+    return None if pictures is None else Taught.of(pictures, training.labels.images.to_pylist(), progress)
+
+
+def _near(
+    taught: Taught | None, training: Part, validation: Part, progress: Progress | None
+) -> list[tuple[str, str, float]]:
+    """Return the validation images that look nearly the same as training images, and say how many."""
+    pictures = validation.inputs.pictures
+    if taught is None or pictures is None or not len(validation.labels):
+        return []
+    others = np.flatnonzero(~np.isin(validation.contents, training.contents))  # copies are said apart
+    names = validation.labels.images.take(others).to_pylist()
+    found = taught.like(pictures.select(others), names, progress)
+    if found and progress is not None:
+        shown = some([f"{image} and {like}" for image, like, _ in found])
+        progress.note(
+            f"Note: {len(found):,} of {len(validation.labels):,} validation images look nearly the same as "
+            f"training images ({shown}): the validation figures flatter. summary.json lists them."
+        )
+    return found
 
 
 def _note_untaught(training: Part, validation: Part, progress: Progress | None) -> None:
