@@ -21,9 +21,11 @@ COCO = Path(__file__).parents[2] / ".." / "shared" / "data" / "coco" / "images"
 def drawn(rng, count, size=96):
     """Pictures with large and small shapes, none like another."""
     for _ in range(count):
-        layers = [rng.integers(0, 256, (side, side, 3), dtype=np.uint8) for side in (3, 6, 12)]
+        layers = [rng.integers(0, 256, (side, side, 3), dtype=np.uint8) for side in (3, 6, 12, 24)]
         whole = [np.asarray(Image.fromarray(each).resize((size, size)), dtype=np.float32) for each in layers]
-        yield Image.fromarray((0.5 * whole[0] + 0.3 * whole[1] + 0.2 * whole[2]).astype(np.uint8))
+        yield Image.fromarray(
+            (0.4 * whole[0] + 0.3 * whole[1] + 0.2 * whole[2] + 0.1 * whole[3]).astype(np.uint8)
+        )
 
 
 def encoded(image):
