@@ -2,7 +2,8 @@
 
 Labels of images whose truth is known are hidden and a linear head is trained with `auto`. Then what Tertium
 says is held against the truth: the mAP to expect over all labels of new images, how many unknown labels are
-present, and how likely those are that `suggest` asks about, before and after fifty answers. A draw is another
+present, and how likely those are that `suggest` asks about, both before and after fifty answers. The mAP is
+over the classes that were known to be present in training, as the run says. A draw is another
 choice of images, of hidden labels and of validation images. Every draw is a line of ``--out``; draws that are
 there already are not made again. The tables are those of docs/evaluate.md and docs/auto.md.
 
@@ -23,17 +24,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from pyarrow.parquet import read_table
 
 from bench.ucmerced import read as read_ucmerced
 from tertium.config import Settings
 from tertium.data.inputs import open_inputs
 from tertium.data.scenes import render
-from tertium.labelling.completion import Prepared, complete
+from tertium.labelling.completion import complete
 from tertium.labelling.suggesting import suggest
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
 from tertium.models.encoders import pretrained
 from tertium.models.features import extract
+from tertium.runs import RunFolder
 from tertium.schemes import Budget, Salient, parse
 from tertium.training.train import train
 
@@ -108,18 +111,19 @@ def draw(name: str, spec: str, seed: int, everything: Part, apart: Part | None) 
         outcome = train(labels, features=features[mine], out=run, seed=seed, workers=0)
         figures = {"set": name, "scheme": spec, "seed": seed}
         found = outcome.trained.evaluate(Labels.from_dense(test[1], classes=full.classes), features=test[0])
-        figures["truth"] = found.map_c
+        known_of = RunFolder.open(run).config()["data"]["classes"]
+        figures["truth"] = np.nanmean(found.ap[[known_of[name]["present"] > 0 for name in found.classes]])
         said, known = outcome.summary["expected_map"], outcome.summary["validation_known_map"]
         figures |= {key: said[key] for key in ("value", "low", "high")}
         figures["headline"] = outcome.summary["validation_score"] if known is None else known
-        done = complete(run, labels, features=features[mine], out=Path(folder) / "c.parquet")
-        figures |= {"expected": done.expected, "least": done.low, "most": done.high}
-        figures["present"] = int((truth[mine][labels.dense() == 0] > 0).sum())
-        return figures | asked(run, labels, full, features[mine], seed)
+        return figures | completed(run, labels, full, features[mine], seed)
 
 
-def asked(run: Path, labels: Labels, full: Labels, features: np.ndarray, seed: int) -> dict[str, float]:
-    """Ask twice as many questions as are answered; return what is said of the others, and the truth."""
+def completed(run: Path, labels: Labels, full: Labels, features: np.ndarray, seed: int) -> dict[str, float]:
+    """Return what is said of unknown labels before and after answers, and the truth.
+
+    Twice as many questions are asked as are answered. The others are the close calls.
+    """
     questions = suggest(run, labels, features=features, budget=2 * ANSWERS)
     rows = labels.rows_of(questions.images)
     columns = np.array([labels.column(label) for label in questions.labels])
@@ -128,17 +132,18 @@ def asked(run: Path, labels: Labels, full: Labels, features: np.ndarray, seed: i
     answers = Labels.from_entries(
         rows[first], columns[first], present[first], classes=labels.classes, images=labels.images
     )
-    said = [
-        np.concatenate([chances for *_, chances in ready.blocks()])[rows[other], columns[other]].mean()
-        for ready in (
-            Prepared.of_run(run, labels, features=features, answers=given) for given in (None, answers)
-        )
-    ]
-    return {
-        "said_before": float(said[0]),
-        "said_after": float(said[1]),
+    figures = {
+        "present": int((full.dense()[labels.dense() == 0] > 0).sum()),
         "present_there": float((present[other] > 0).mean()),
     }
+    figures["present_after"] = figures["present"] - int((present[first] > 0).sum())
+    for when, given in (("", None), ("_after", answers)):
+        out = run.with_name("completed.parquet")
+        done = complete(run, labels, features=features, answers=given, out=out)
+        chances = np.stack([np.asarray(column) for column in read_table(out).columns[1:]], axis=1)
+        figures |= {f"expected{when}": done.expected, f"least{when}": done.low, f"most{when}": done.high}
+        figures[f"said{when}"] = float(chances[rows[other], columns[other]].mean())
+    return figures
 
 
 # ---- tables ------------------------------------------------------------------------------------------------
@@ -157,27 +162,31 @@ def lines(draws: Sequence[dict[str, Any]], by: Sequence[str]) -> Iterator[str]:
             if key not in ("set", "scheme")
         }
         held = (figure["low"] <= figure["truth"]) & (figure["truth"] <= figure["high"])
-        counted = (figure["least"] <= figure["present"]) & (figure["present"] <= figure["most"])
+        counted, later = (
+            (figure[f"least{when}"] <= figure[f"present{when}"])
+            & (figure[f"present{when}"] <= figure[f"most{when}"])
+            for when in ("", "_after")
+        )
         errors = [100 * np.abs(figure[key] - figure["truth"]).mean() for key in ("value", "headline")]
-        off = np.exp(np.abs(np.log(figure["expected"] / figure["present"])).mean())
-        gaps = [
-            100 * np.abs(figure[key] - figure["present_there"]).mean()
-            for key in ("said_before", "said_after")
-        ]
+        off, off_later = (
+            np.exp(np.abs(np.log(figure[f"expected{when}"] / figure[f"present{when}"])).mean())
+            for when in ("", "_after")
+        )
+        gaps = [100 * np.abs(figure[key] - figure["present_there"]).mean() for key in ("said", "said_after")]
         width = 100 * (figure["high"] - figure["low"]).mean()
         truth, value = (100 * figure[key].mean() for key in ("truth", "value"))
         yield (
             f"| {name} | {len(some)} | {truth:.1f} | {value:.1f} | {width:.0f} | {held.mean():.0%} | "
-            f"{errors[0]:.1f} | {errors[1]:.1f} | {counted.mean():.0%} | × {off:.2f} | {gaps[0]:.0f} | "
-            f"{gaps[1]:.0f} |"
+            f"{errors[0]:.1f} | {errors[1]:.1f} | {counted.mean():.0%} | × {off:.2f} | "
+            f"{later.mean():.0%} | × {off_later:.2f} | {gaps[0]:.0f} | {gaps[1]:.0f} |"
         )
 
 
 def show(draws: Sequence[dict[str, Any]]) -> None:
     columns = "draws | test mAP | expected | width | held | error | error of known-label mAP | "
-    columns += "count held | count off by | close calls off by | after 50 answers"
+    columns += "count held | off by | count after 50 answers held | off by | close calls off by | after"
     for by in (("scheme",), ("set", "scheme")):
-        print(f"\n| {' | '.join(by)} | {columns} |\n" + "|---" * (len(by) + 12) + "|")
+        print(f"\n| {' | '.join(by)} | {columns} |\n" + "|---" * (len(by) + 13) + "|")
         print("\n".join(lines(draws, by)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tertium.annotation.frequencies import CHOICE, COMMON_ERROR
+from tertium.annotation.frequencies import CHOICE
 from tertium.annotation.record import Annotation
 from tertium.labels import Labels
 from tertium.metrics.evaluation import calibration_error, expected_thresholds
@@ -27,9 +27,12 @@ _FOLDS = 3  # a fit on two thirds is judged on the rest
 _ENOUGH = 10  # known validation labels of a class, below which it has no shift of its own
 _SCALE, _SHIFT, _OWN = 1.0, 2.0, 0.5  # how far scale, shift and a class's own shift stray, by prior
 _STEPS = 30  # of scoring; it ends earlier when nothing moves
-_IDENTIFIED = 0.3  # how far answers move all classes alike where labels were dropped at random, by prior
+# How far answers move all classes alike, by prior: where labels were dropped at random, and where present
+# ones were sought.
+_IDENTIFIED, _SOUGHT = 0.6, 2.0
 _UNMODELLED = 0.4  # of the logarithm of how many labels are present, where nothing is known of annotation
-_ROUNDED = 0.05  # of the same, what calibration gets wrong
+_COMMON = 0.22  # of the same, what the estimated e⁺ of all classes have wrong together, …
+_ROUNDED = 0.05  # … and what calibration gets wrong
 _FITTED = 2**20  # labels, at most, by which a large validation part is calibrated for thresholds
 _BLOCK = 2**22  # labels that thresholds look at at a time
 
@@ -126,7 +129,7 @@ def told_by_answers(
     where labels were dropped at random (see `Annotation.sought`).
     """
     logits = np.log(np.clip(chances, 1e-6, 1 - 1e-6) / np.clip(1 - chances, 1e-6, 1))
-    prior, common, own = max(sought, _IDENTIFIED) ** -2.0, 0.0, np.zeros(classes)
+    prior, common, own = max(_SOUGHT * sought, _IDENTIFIED) ** -2.0, 0.0, np.zeros(classes)
     for _ in range(_STEPS):
         p = _sigmoid(logits + common + own[columns])
         gap = np.bincount(columns, present - p, minlength=classes)
@@ -154,7 +157,7 @@ def present_range(
         sought = annotation.sought
         each = np.log(annotation.rate / np.clip(annotation.low, 1e-9, annotation.rate)) / 1.96
         each = np.clip(each, 0.1, 1.0) * annotation.rate / annotation.rate.sum()
-        error = float(np.sqrt((each**2).sum() + (COMMON_ERROR * sought) ** 2 + _ROUNDED**2))
+        error = float(np.sqrt((each**2).sum() + (_COMMON * sought) ** 2 + _ROUNDED**2))
     total, error = known + expected, 1.645 * error
     low = total * np.exp(-error) - known
     high = total * np.exp(np.hypot(error, CHOICE * sought)) - known

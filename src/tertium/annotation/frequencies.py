@@ -12,8 +12,9 @@ estimated too. So a class with little evidence of its own is assumed to be annot
 explanation is weighed: that labels were dropped at random, present and absent ones alike. Then known labels
 are a random sample, from which the presence at each score is read and averaged over the scores of all images.
 
-Annotators who choose note what shows plainly more often than the rest. Labels cannot tell that apart from
-chance, so unless labels were dropped at random the intervals reach higher than this model alone says.
+Annotators who choose note what shows plainly more often than the rest: e⁺ rises with the score. Several
+degrees of choice are weighed by how well they explain all classes, and averaged over. Labels tell only a part
+of it, so unless they were dropped at random the intervals reach higher than this model alone says.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ _IMAGES = 50_000  # looked at, at most
 _BINS = 60  # of scores, finest at the top
 _GRID = np.linspace(np.log(1e-3), -0.005, 70)  # of log e⁺
 _SPREADS = np.geomspace(0.03, 2.0, 15)  # between classes, of log e⁺
-_STEPS = 80  # of EM
+_STEPS = 80  # of EM, …
+_MORE = 20  # … and from where another explanation has led
+# How much likelier annotators are to note what shows plainly: the log-odds of e⁺ by standardised scores.
+_CHOICES = np.array([0.0, 0.25, 0.5, 1.0, 1.5])
 # Of log e⁺, one standard deviation: the curve is not quite logistic, for each class its own way …
 _CURVE_ERROR = 0.2
-COMMON_ERROR = 0.15  # … and for all alike
+_COMMON_ERROR = 0.15  # … and for all alike
 # By how much the logarithm of a frequency may be higher if annotators chose what shows plainly: the share of
 # known positives among the highest scores is then that of plain ones.
 CHOICE = 1.0
@@ -75,17 +79,17 @@ def estimate(
         _binned(scores[chosen, start : start + _BLOCK], labels, chosen, start)
         for start in range(0, len(labels.classes), _BLOCK)
     ]
-    curve = np.concatenate([_explained(part) for bins in blocks for part in bins.parts()])
+    curves = np.concatenate([_explained(part) for bins in blocks for part in bins.parts()], axis=1)
     present, absent = (count.astype(np.float64) for count in labels.class_counts)
     hidden = len(labels) - present - absent
-    curve[present == 0] = 0.0  # says nothing about itself
-    mean, deviation, spread = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
-    at_random = np.zeros(len(curve))  # the chance that labels were dropped so
+    curves[:, present == 0] = 0.0  # says nothing about itself
+    mean, deviation, spread = np.zeros(len(present)), np.zeros(len(present)), 0.0
+    at_random = np.zeros(len(present))  # the chance that labels were dropped so
     shares = np.log(np.maximum(present + absent, 0.5) / len(labels))  # known ones among a class's labels
     for group, dropped in (((absent > 0) & (hidden > 0), shares), ((absent == 0) & (hidden > 0), None)):
         if group.any():  # annotated in different ways
             known = None if dropped is None else dropped[group]
-            mean[group], deviation[group], widest, at_random[group] = _pooled(curve[group], known)
+            mean[group], deviation[group], widest, at_random[group] = _pooled(curves[:, group], known)
             spread = max(spread, widest)
     intended = mean
     # Dropped at random, all labels had one chance to be known; how many present ones are known is another
@@ -98,7 +102,7 @@ def estimate(
             _rescaled(log, present, hidden, len(labels), labels_per_image) for log in (mean, intended)
         )
     noise = -np.expm1(np.minimum(mean, 0.0)) / np.maximum(present, 0.5)  # variance of the log of a count
-    error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + COMMON_ERROR**2 + noise), 0.0)
+    error = np.where(hidden > 0, 1.96 * np.sqrt(deviation**2 + _COMMON_ERROR**2 + noise), 0.0)
     choice = np.where(hidden > 0, CHOICE * (1 - at_random), 0.0) if labels_per_image is None else 0.0
     rate, low, high = (
         _rate(mean + shift, present, hidden, len(labels))
@@ -151,44 +155,85 @@ def _binned(scores: npt.NDArray[Any], labels: Labels, rows: npt.NDArray[np.int64
 
 
 def _explained(bins: _Binned) -> Floats:
-    """Return how well each e⁺ of the grid explains the labels [C, G]: log-likelihoods, 0 at the best.
+    """Return how well each e⁺ of the grid explains the labels [H, C, G], under each degree of choice.
 
-    For each e⁺ the other three numbers are fitted by EM: the chance that an unknown label is present, then
-    the logistic curve through known and expected presences, by a Newton step. Where the data deviate from a
-    logistic curve, labels vary more than it predicts, so all log-likelihoods are scaled down.
+    These are log-likelihoods, 0 for the best without choice. Where the data deviate from a logistic curve,
+    labels vary more than it predicts, so all are scaled down.
     """
-    score, present, absent, unknown = (
-        part[:, None, :] for part in (bins.score, bins.present, bins.absent, bins.unknown)
-    )
-    count = present + absent + unknown  # [C, 1, K]
-    images, positives, negatives = (part.sum(-1, keepdims=True) for part in (count, present, absent))
-    known = np.exp(_GRID)[None, :, None]  # e⁺ [1, G, 1]
-    rate = np.clip(positives / images / known, (positives + 0.5) / images, 1 - (negatives + 0.5) / images)
-    rate = np.clip(rate, 1e-5, 1 - 1e-5)
-    height, steepness = np.log(rate / (1 - rate)), np.full_like(rate, 1.5)
-    dismissed = negatives / (images * (1 - rate))  # e⁻ [C, G, 1]
-    powers = _powers(bins.score)
-    for _ in range(_STEPS):
-        p = _sigmoid(steepness * score + height)  # [C, G, K]
-        missed = p * (1 - known)
-        expected = 1 - p  # in place from here on: passes over memory are what this takes its time for
-        expected *= 1 - dismissed
-        expected += missed
-        expected += 1e-12
-        np.divide(missed, expected, out=expected)
-        expected *= unknown
-        expected += present
-        others = np.maximum(images - expected @ powers[..., :1], 1e-9)
-        dismissed = np.clip(negatives / others, 0, 1 - _FLOOR)
-        height, steepness = _newton(height, steepness, p, powers, count, expected)
-    p = _sigmoid(steepness * score + height)
-    hit, miss = known * p, dismissed * (1 - p)
-    fit = present * np.log(hit + 1e-12) + absent * np.log(miss + 1e-12)
-    fit = (fit + unknown * np.log(np.maximum(1 - hit - miss, 1e-12))).sum(-1)  # [C, G]
-    excess = _surprise(present, count * hit) + _surprise(absent, count * miss)
-    excess = np.maximum(excess / (score.shape[-1] - 3), 1.0)
-    best = fit.argmax(axis=1)[:, None]
-    return np.asarray((fit - np.take_along_axis(fit, best, 1)) / np.take_along_axis(excess, best, 1))
+    count = bins.present + bins.absent + bins.unknown  # [C, K]
+    rate = np.clip(bins.present.sum(-1) / count.sum(-1), 1e-5, 1)[:, None] / np.exp(_GRID)  # [C, G]
+    least, most = ((part.sum(-1) + 0.5) / count.sum(-1) for part in (bins.present, bins.absent))
+    rate = np.clip(np.clip(rate, least[:, None], 1 - most[:, None]), 1e-5, 1 - 1e-5)[..., None]
+    start = _Curve(np.log(rate / (1 - rate)), np.full_like(rate, 1.5), most[:, None, None] / (1 - rate))
+    found: list[Floats] = []
+    for choice in _CHOICES:
+        known = _noted(bins, choice)
+        start = start.fitted(bins, known, _MORE if found else _STEPS)
+        fit, surprise, p = start.explains(bins, known)
+        if not found:
+            place = fit.argmax(axis=1)[:, None]
+            best = np.take_along_axis(fit, place, 1)
+            excess = np.maximum(np.take_along_axis(surprise, place, 1) / (count.shape[-1] - 3), 1.0)
+        there = (count[:, None, :] * p).sum(-1)
+        share = np.log(bins.present.sum(-1)[:, None] / np.maximum(there, 1e-9) + 1e-9)
+        found.append(_on_grid(share, (fit - best) / excess))
+    return np.stack(found)
+
+
+def _noted(bins: _Binned, choice: float) -> Floats:
+    """Return e⁺ [C, G, K]: that of the grid amid known present labels, more where a class is plainer."""
+    middle = (bins.present * bins.score).sum(-1) / np.maximum(bins.present.sum(-1), 0.5)
+    plainer = (bins.score - middle[:, None])[:, None, :]
+    return _sigmoid((_GRID - np.log(-np.expm1(_GRID)))[:, None] + choice * plainer)
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """For each e⁺ of the grid a logistic curve along which presence rises with the score; each [C, G, 1]."""
+
+    height: Floats
+    steepness: Floats
+    dismissed: Floats  # e⁻
+
+    def fitted(self, bins: _Binned, known: Floats, steps: int) -> _Curve:
+        """Fit by EM: first the chance that an unknown label is present, then the curve, by a Newton step."""
+        score, present, absent, unknown = (
+            part[:, None, :] for part in (bins.score, bins.present, bins.absent, bins.unknown)
+        )
+        count, negatives = present + absent + unknown, absent.sum(-1, keepdims=True)
+        images, powers = count.sum(-1, keepdims=True), _powers(bins.score)
+        height, steepness, dismissed = self.height, self.steepness, self.dismissed
+        for _ in range(steps):
+            p = _sigmoid(steepness * score + height)  # [C, G, K]
+            missed = p * (1 - known)
+            expected = 1 - p  # in place from here on: passes over memory are what this takes its time for
+            expected *= 1 - dismissed
+            expected += missed
+            expected += 1e-12
+            np.divide(missed, expected, out=expected)
+            expected *= unknown
+            expected += present
+            others = np.maximum(images - expected @ powers[..., :1], 1e-9)
+            dismissed = np.clip(negatives / others, 0, 1 - _FLOOR)
+            height, steepness = _newton(height, steepness, p, powers, count, expected)
+        return _Curve(height, steepness, dismissed)
+
+    def explains(self, bins: _Binned, known: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the log-likelihood of the labels, their surprise [C, G] and the presence [C, G, K]."""
+        present, absent, unknown = (part[:, None, :] for part in (bins.present, bins.absent, bins.unknown))
+        count = present + absent + unknown
+        p = _sigmoid(self.steepness * bins.score[:, None, :] + self.height)
+        hit, miss = known * p, self.dismissed * (1 - p)
+        fit = present * np.log(hit + 1e-12) + absent * np.log(miss + 1e-12)
+        fit = (fit + unknown * np.log(np.maximum(1 - hit - miss, 1e-12))).sum(-1)
+        return fit, _surprise(present, count * hit) + _surprise(absent, count * miss), p
+
+
+def _on_grid(share: Floats, fit: Floats) -> Floats:
+    """Return fits [C, G] at the grid's log e⁺; given are those at other shares of present labels known."""
+    order = np.argsort(share, axis=1)
+    share, fit = (np.take_along_axis(part, order, 1) for part in (share, fit))
+    return np.stack([np.interp(_GRID, at, of) for at, of in zip(share, fit, strict=True)])
 
 
 def _sampled(bins: _Binned) -> Floats:
@@ -249,35 +294,36 @@ def _sigmoid(value: Floats) -> Floats:
 # ---- all classes together ----------------------------------------------------------------------------------
 
 
-def _pooled(curve: Floats, shares: Floats | None) -> tuple[Floats, Floats, float, float]:
+def _pooled(curves: Floats, shares: Floats | None) -> tuple[Floats, Floats, float, float]:
     """Return each class's log e⁺ and its standard deviation, given all classes; and the spread between them.
 
     Last comes the chance that labels were dropped at random.
 
-    The centre and the spread of the classes' normal distribution are weighed by how well they explain all
-    curves, and averaged over. So is that labels were dropped at random, present or absent ones alike: then a
-    class's log e⁺ is that of the share of its labels that is known, ``shares``.
+    The centre and the spread of the classes' normal distribution, and how far annotators chose, are weighed
+    by how well they explain all curves, and averaged over. So is that labels were dropped at random, present
+    or absent ones alike: then a class's log e⁺ is that of the share of its labels that is known, ``shares``.
     """
-    curve = np.log(np.exp(curve) @ _normal(_GRID, _CURVE_ERROR).T + 1e-300)
+    chances = np.exp(curves) @ _normal(_GRID, _CURVE_ERROR).T + 1e-300  # [H, C, G]
     kernels = np.stack([_normal(_GRID, spread) for spread in _SPREADS])  # [T, centre, G]
     fits = np.stack(
-        [np.log(np.exp(curve) @ kernel.T + 1e-300).sum(axis=0) for kernel in kernels]
-    )  # [T, centre]
+        [[np.log(chance @ kernel.T + 1e-300).sum(axis=0) for kernel in kernels] for chance in chances]
+    )  # [H, T, centre]
     weight = np.exp(fits - fits.max())
-    mean, square, at_random = np.zeros(len(curve)), np.zeros(len(curve)), 0.0
+    classes = curves.shape[1]
+    mean, square, at_random = np.zeros(classes), np.zeros(classes), 0.0
     if shares is not None:
-        fit = sum(np.interp(share, _GRID, row) for share, row in zip(shares, curve, strict=True))
+        fit = sum(np.interp(share, _GRID, np.log(row)) for share, row in zip(shares, chances[0], strict=True))
         at_random = float(_sigmoid(fit - fits.max() - np.log(weight.mean())))  # the chance of it
         mean, square = at_random * shares, at_random * shares**2
     weight[weight < 1e-4 * weight.sum()] = 0.0
     weight *= (1 - at_random) / weight.sum()
-    for spread, centre in zip(*np.nonzero(weight), strict=True):
-        chance = np.exp(curve) * kernels[spread, centre]
+    for choice, spread, centre in zip(*np.nonzero(weight), strict=True):
+        chance = chances[choice] * kernels[spread, centre]
         chance /= chance.sum(axis=1, keepdims=True)
-        mean += weight[spread, centre] * (chance @ _GRID)
-        square += weight[spread, centre] * (chance @ _GRID**2)
+        mean += weight[choice, spread, centre] * (chance @ _GRID)
+        square += weight[choice, spread, centre] * (chance @ _GRID**2)
     deviation = np.sqrt(np.maximum(square - mean**2, 0))
-    return mean, deviation, float(weight.sum(axis=1) @ _SPREADS), at_random
+    return mean, deviation, float(weight.sum(axis=(0, 2)) @ _SPREADS), at_random
 
 
 def _normal(grid: Floats, deviation: float) -> Floats:
