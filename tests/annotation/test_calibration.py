@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tertium.annotation import calibration
-from tertium.annotation.calibration import Chances, calibrate, posterior, thresholds
+from tertium.annotation.calibration import (
+    Chances,
+    calibrate,
+    posterior,
+    present_range,
+    shifted,
+    thresholds,
+    told_by_answers,
+)
 from tertium.annotation.record import Annotation
 from tertium.labelling import completion
 from tertium.labels import Labels
@@ -147,3 +155,46 @@ def test_what_is_checked_was_not_fitted(rng, monkeypatch):
     assert [len(part) for part in seen] == [60, 60, 60]
     left_out = [set(map(tuple, scores)) - set(map(tuple, part)) for part in seen]
     assert sum(map(len, left_out)) == len(set.union(*left_out)) == 90
+
+
+# ---- answers, and how many labels are present --------------------------------------------------------------
+
+
+def answered(rng, sought, share, asked=50, classes=20):
+    """Return what answers make of a chance of 44 %, if this share of them is present; the mean of classes."""
+    columns = rng.integers(0, classes, asked)
+    present = np.arange(asked) < round(share * asked)
+    told = told_by_answers(np.full(asked, 0.44), columns, rng.permutation(present), classes, sought)
+    return shifted(np.full(classes, 0.44), told).mean()
+
+
+@pytest.mark.parametrize("sought", [0.0, 0.3, 1.0])
+def test_after_fifty_answers_a_chance_of_44_percent_is_not_96(rng, sought):
+    assert answered(rng, sought, 0.96) > 0.8
+    assert answered(rng, sought, 0.04) < 0.2
+    assert answered(rng, sought, 0.44) == pytest.approx(0.44, abs=0.03)
+
+
+def test_few_answers_move_little(rng):
+    assert 0.44 < answered(rng, 1.0, 1.0, asked=2) < 0.85
+
+
+def counted(sought):
+    """A thousand labels known to be present of some two thousand, and their annotation."""
+    rate, ones = np.full(10, 0.2), np.ones(10)
+    return Annotation(
+        tuple("abcdefghij"), rate, rate / 1.2, rate * 1.2, 0.5 * ones, 0.5 * (1 - sought) * ones
+    )
+
+
+def test_the_count_has_a_range_that_reaches_further_up_where_annotators_may_have_chosen():
+    tight, wide = (present_range(1000, 9000, 1000.0, counted(sought)) for sought in (0.0, 1.0))
+    assert 700 < tight[0] < 1000 < tight[1] < 1400
+    assert 0 < wide[0] < tight[0]
+    assert wide[1] > 2000 + 1000  # twice as many as all that were expected
+    assert present_range(1000, 9000, 1000.0, None)[1] > tight[1]  # nothing is known of annotation
+    assert present_range(1000, 1100, 1000.0, counted(1.0))[1] == 1100  # no more than there are
+
+
+def test_a_count_is_never_below_nothing():
+    assert present_range(1000, 9000, 1.0, counted(1.0))[0] == 0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tertium.annotation import frequencies
 from tertium.annotation.frequencies import estimate, propensities
 from tertium.labels import Labels
 
@@ -45,6 +46,31 @@ def test_frequencies_are_found_from_partial_labels(scene, rng, present, absent):
     assert inside.mean() > 0.8
     assert (found.low <= found.rate).all()
     assert (found.rate <= found.high).all()
+
+
+def noted(truth, scores, rng, plainer):
+    """Positives of which three in ten are noted, plain ones likelier; a hundredth of what is absent."""
+    logits = np.log(scores / (1 - scores))
+    odds = 0.43 * np.exp(plainer * ((logits - logits.mean(axis=0)) / logits.std(axis=0) - 2))
+    return annotated(truth, rng, odds / (1 + odds), 0.01)
+
+
+def test_annotators_who_choose_what_is_plain_are_recognised(scene, rng, monkeypatch):
+    truth, scores = scene
+    labels = noted(truth, scores, rng, 1.5)
+    ours = estimate(scores, labels).labels_per_image
+    monkeypatch.setattr(frequencies, "_CHOICES", np.zeros(1))
+    blind, right = estimate(scores, labels).labels_per_image, true_rate(truth).sum()
+    assert abs(np.log(ours / right)) < 0.7 * abs(np.log(blind / right))
+    assert blind < right  # all that is plain is noted, so little seems to be missing
+
+
+def test_nobody_is_said_to_have_chosen_who_did_not(scene, rng, monkeypatch):
+    truth, scores = scene
+    labels = noted(truth, scores, rng, 0.0)
+    ours = estimate(scores, labels).labels_per_image
+    monkeypatch.setattr(frequencies, "_CHOICES", np.zeros(1))
+    assert ours == pytest.approx(estimate(scores, labels).labels_per_image, rel=0.05)
 
 
 def test_labels_dropped_at_random_are_recognised(scene, rng):

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from tertium.cli import app
 from tertium.cli.convert import convert
-from tertium.cli.terminal import FIGURES, Lines
+from tertium.cli.terminal import FIGURES, Lines, show_summary
 from tertium.labels.readers import read_labels
 from tests.training.test_resume import Killed, kill_after
 
@@ -129,8 +130,6 @@ def test_every_figure_is_explained(tertium):
 
 
 def test_one_of_a_kind_needs_no_plural(capsys):
-    from rich.console import Console
-
     watch = Lines(Console(stderr=True))
     for total, unit in ((1, "images"), (2, "images"), (1, "batches")):
         watch.start("looking", total, unit)
@@ -148,6 +147,32 @@ def test_every_command_shows_an_example(tertium, command):
     code, out, _ = tertium(command, "--help")
     assert code == 0
     assert f"tertium {command}" in out.replace("\n", " ").partition("Example")[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "unsaid"),
+    [
+        ({}, "Expected mAP: 61.2, between 55.0 and 67.0.", "chose what to note"),
+        ({"settled": False}, "Expected mAP: between 55.0 and 67.0.", "Expected mAP: 61.2"),
+        (
+            {"settled": False},
+            "how annotators chose what to note. If it was by chance, the mAP is about 61.2",
+            "of 3",
+        ),
+        ({"classes": 2}, "for the 2 of 3 classes that training knew to be present", "chose what to note"),
+    ],
+)
+def test_the_headline_is_the_expected_map(capsys, change, said, unsaid):
+    """A range where labels do not tell more; the mAP of known labels alone comes second."""
+    expected = {"value": 0.612, "low": 0.55, "high": 0.67, "classes": 3, "settled": True} | change
+    names = ("training_images", "validation_images", "best_epoch", "epochs", "seconds")
+    summary = dict.fromkeys(names, 4) | {"expected_map": expected, "method": "auto", "classes": 3}
+    known = {"validation_known_map": 0.9, "validation_known_scored": 2, "validation_score": 0.8}
+    show_summary(Console(width=100), summary | known, Path("run"))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert said in shown
+    assert unsaid not in shown.partition("trained")[0]
+    assert shown.index("Expected mAP") < shown.index("mAP of known labels alone")
 
 
 def test_train_evaluate_predict_report(tertium, folder, tmp_path):

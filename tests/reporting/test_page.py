@@ -135,8 +135,8 @@ def test_numbers_are_those_of_the_run_folder(tmp_path: Path) -> None:
     figures = [f"{100 * found[key]:.1f}" for key in ("map_c", "map_o", "mF1")]
     cells = Reader(page).row("a")
     assert cells[:2] == ["a", "negative (positive_weight=5.0)"]
-    assert cells[2:7] == [figures[0], "3 of 4", *figures[1:], f"{100 * found['ece']:.1f}"]
-    assert cells[7:] == ["51.2", "–", "–", "2", "98.8"]
+    assert cells[3:8] == [figures[0], "3 of 4", *figures[1:], f"{100 * found['ece']:.1f}"]
+    assert cells[8:] == ["–", "51.2", "–", "2", "98.8"]
     row = rows_of(page)["a"]
     assert [float(row[key]) for key in ("map_c", "map_o", "mF1")] == [
         found[key] for key in ("map_c", "map_o", "mF1")
@@ -204,7 +204,7 @@ def test_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("only_words")
 def test_missing_evaluation_is_a_dash(tmp_path: Path) -> None:
     page = write_report(tmp_path / "report.html", [make_run(tmp_path / "a")], title="Report")
-    assert Reader(page).row("a")[2:5] == ["51.2", "–", "–"]  # there are no columns for a test
+    assert Reader(page).row("a")[2:6] == ["–", "–", "51.2", "–"]  # there are no columns for a test
     assert "The run a was not evaluated on test data." in page.read_text(encoding="utf-8")
     row = rows_of(page)["a"]
     assert [row[key] for key in ("map_c", "map_o", "mF1", "scored", "test_classes")] == [""] * 5
@@ -217,7 +217,7 @@ def test_nothing_scored_is_a_dash(tmp_path: Path) -> None:
     nothing = {"ap": [None] * 4, "scored": 0, "map_c": None, "map_o": None, "mF1": None}
     write_json(run.path / "evaluation.json", found | nothing)
     page = write_report(tmp_path / "report.html", [run], title="Report")
-    assert Reader(page).row("a")[2:6] == ["–", "0 of 4", "–", "–"]
+    assert Reader(page).row("a")[3:7] == ["–", "0 of 4", "–", "–"]
 
 
 @pytest.mark.usefixtures("only_words")
@@ -225,7 +225,7 @@ def test_unfinished_run_is_said(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "done"), make_run(tmp_path / "cut", finished=False)]
     page = write_report(tmp_path / "report.html", runs, title="Report")
     assert Reader(page).row("cut")[0] == "cut (not finished)"
-    assert Reader(page).row("cut")[2:] == ["–"] * 5
+    assert Reader(page).row("cut")[2:] == ["–"] * 6
     assert "The run cut has not finished: 3 epochs so far." in page.read_text(encoding="utf-8")
     assert (rows_of(page)["cut"]["finished"], rows_of(page)["cut"]["validation_score"]) == ("False", "")
 
@@ -239,13 +239,28 @@ def test_run_without_an_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("only_words")
+def test_the_expected_map_comes_first_as_a_range_where_labels_do_not_tell_more(tmp_path: Path) -> None:
+    figures = {"value": 0.6123, "low": 0.55, "high": 0.67, "classes": 4}
+    for settled in (True, False):
+        run = make_run(tmp_path / f"{settled}", scheme=None, finished=False)
+        said = {"validation_score": 0.5, "best_epoch": 2, "seconds": 1.0, "validation_known_map": 0.9}
+        run.finish(said | {"expected_map": figures | {"settled": settled}})
+    page = write_report(tmp_path / "report.html", [RunFolder(tmp_path / name) for name in ("True", "False")])
+    text = page.read_text(encoding="utf-8")
+    assert text.index("expected mAP, in %") < text.index("known-label mAP")
+    cells = re.findall(r"<td>\s*(.*?)\s*</td>", text, re.DOTALL)
+    assert '<strong>61.2</strong> <span class="faint">(55–67)</span>' in cells
+    assert "<strong>55–67</strong>" in cells
+    assert [float(rows_of(page)[name]["expected_map"]) for name in ("True", "False")] == [0.6123, 0.6123]
+
+
 def test_no_validation_score(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     (run.path / "metrics.jsonl").unlink()
     run.append({"phase": "head", "epoch": 1, "loss": 0.5, "score": None})
     run.finish({"validation_score": None, "best_epoch": 1, "seconds": 1.0})
     page = write_report(tmp_path / "report.html", [run], title="Report")
-    assert Reader(page).row("a")[2:] == ["–", "–", "–", "1", "1.0"]
+    assert Reader(page).row("a")[2:] == ["–", "–", "–", "–", "1", "1.0"]
     assert "no validation labels" in page.read_text(encoding="utf-8")
 
 

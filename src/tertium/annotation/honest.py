@@ -57,6 +57,7 @@ class Expected:
     low: float
     high: float
     classes: int  # it is the mean over these
+    settled: bool  # whether known labels tell the value; else only the interval does
 
 
 def expected_map(
@@ -86,7 +87,7 @@ def expected_map(
         _explain(_binned(scores[:, block], signs[:, block]), _frequencies(found, block))
         for block in np.split(np.arange(len(columns)), range(_BLOCK, len(columns), _BLOCK))
     ]
-    return _summed(parts, found.sought)
+    return _summed(parts, found)
 
 
 def _annotation(scores: npt.NDArray[Any], labels: Labels) -> Annotation:
@@ -242,7 +243,7 @@ def _sigmoid(value: Floats) -> Floats:
 # ---- all classes together ----------------------------------------------------------------------------------
 
 
-def _summed(parts: list[_Explained], sought: float) -> Expected:
+def _summed(parts: list[_Explained], annotation: Annotation) -> Expected:
     """Average over the grid, over where the steepnesses centre and over errors common to all frequencies."""
     fit, ap, steepness = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("fit", "ap", "steepness")
@@ -267,15 +268,14 @@ def _summed(parts: list[_Explained], sought: float) -> Expected:
     spread = float(chance @ (np.array(variance) + np.array(mean) ** 2)) - value**2
     without = np.concatenate([part.without for part in parts], axis=1).mean(axis=1)
     spread += float(((without - without.mean()) ** 2).sum() * (len(without) - 1) / len(without))
-    return _interval(value, max(spread, 0.0), sought, len(fit))
+    low, high = _interval(value, max(spread, 0.0), annotation.sought)
+    return Expected(value, low, high, len(fit), annotation.settled)
 
 
-def _interval(value: float, variance: float, sought: float, classes: int) -> Expected:
+def _interval(value: float, variance: float, sought: float) -> tuple[float, float]:
     """Return the interval, normal on the scale of logits: an mAP does not pass 0 or 1."""
     value = min(max(value, 1e-6), 1 - 1e-6)
-    deviation = np.sqrt(
-        variance / (value * (1 - value)) ** 2 + _CURVE_ERROR**2 + (_CHOICE_ERROR * sought) ** 2
-    )
+    deviation = np.sqrt(variance / (value * (1 - value)) ** 2 + _CURVE_ERROR**2 + _CHOICE_ERROR**2 * sought)
     middle = np.log(value / (1 - value))
     low, high = _sigmoid(middle + _TAIL * deviation * np.array([-1.0, 1.0]))
-    return Expected(value, float(low), float(high), classes)
+    return float(low), float(high)

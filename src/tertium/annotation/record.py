@@ -15,6 +15,7 @@ from tertium.runs import RunFolder
 
 Floats = npt.NDArray[np.float64]
 _FIGURES = ("rate", "low", "high", "present", "absent")
+_SETTLED = 0.3  # how much present labels may have been sought for known ones still to be a sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,14 @@ class Annotation:
         known = (self.rate * self.present).sum() / max(self.rate.sum(), 1e-12)
         dismissed = ((1 - self.rate) * self.absent).sum() / max((1 - self.rate).sum(), 1e-12)
         return float(1 - min(dismissed / max(known, 1e-12), 1.0))
+
+    @property
+    def settled(self) -> bool:
+        """Whether known labels tell what is unknown: present and absent ones were noted about as often.
+
+        Else annotators may have chosen what they noted, and labels do not tell how.
+        """
+        return self.sought < _SETTLED
 
     @classmethod
     def of_run(cls, folder: str | Path) -> Annotation | None:

@@ -91,10 +91,11 @@ def complete(
             tree=tree,
             progress=progress,
         )
-    say(
-        f"{done.unknown:,} unknown labels, about {done.expected:,.0f} of them present "
-        f"(90 % interval: {done.low:,.0f} to {done.high:,.0f}) → {out}"
-    )
+    between = f"between {done.low:,.0f} and {done.high:,.0f}"
+    count = f"about {done.expected:,.0f} of them present, {between} with 90 % confidence"
+    if not done.settled:
+        count = f"{between} of them present; {done.expected:,.0f} if nobody chose what to note"
+    say(f"{done.unknown:,} unknown labels, {count} → {out}")
     for note in done.notes:
         say(f"Note: {note}.")
     if done.table is not None:

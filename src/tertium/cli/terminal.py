@@ -244,15 +244,9 @@ def show_coverage(console: Console, found: Coverage, place: str) -> None:
 
 def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
     """Print what a training run came to, how good the model is first."""
-    expected = summary["expected_map"]
-    if expected is not None:
-        low, high = percent(expected["low"]), percent(expected["high"])
-        console.print(
-            f"[bold]Expected mAP: {percent(expected['value'])}, between {low} and {high}[/]. This is the "
-            "mean average precision over all labels of new images, known or not, with its 90 % interval.",
-            highlight=False,
-            soft_wrap=True,
-        )
+    if summary["expected_map"] is not None:
+        headline, meaning = _expected(summary["expected_map"], summary["classes"])
+        console.print(f"[bold]{headline}[/] {meaning}", highlight=False, soft_wrap=True)
     known = percent(summary["validation_known_map"])
     if summary["validation_known_scored"]:
         known += f" ({summary['validation_known_scored']} of {summary['classes']} classes)"
@@ -266,6 +260,23 @@ def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
     ]
     console.print(table(["trained", ""], rows))
     console.print(f"Run: {out}", highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def _expected(found: dict[str, Any], classes: int) -> tuple[str, str]:
+    """Return how good the model is expected to be, a range where labels tell no more; then what it means."""
+    between = f"between {percent(found['low'])} and {percent(found['high'])}"
+    meaning = "This is the mean average precision over all labels of new images, known or not"
+    if found["classes"] < classes:
+        meaning += f", for the {found['classes']:,} of {classes:,} classes that training knew to be present"
+    meaning += ". Nine of ten such ranges hold the truth."
+    if found["settled"]:
+        return f"Expected mAP: {percent(found['value'])}, {between}.", meaning
+    meaning += (
+        " This one is wide: labels do not tell how annotators chose what to note. If it was by chance, the "
+        f"mAP is about {percent(found['value'])}. Images with all labels known would settle it: tertium "
+        "evaluate."
+    )
+    return f"Expected mAP: {between}.", meaning
 
 
 def show_evaluation(console: Console, found: Evaluation, title: str) -> None:

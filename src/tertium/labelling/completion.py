@@ -371,6 +371,7 @@ class Completed:
     expected: float  # how many of them are present, …
     low: float  # … and its 90 % interval
     high: float
+    settled: bool  # whether known labels tell the number; else only the interval does
     notes: tuple[str, ...]
     table: Path | None = None  # of thresholds
     added: int = 0  # labels above them
@@ -423,7 +424,8 @@ def complete(
     names = ready.labels.images.to_pylist()
     write_predictions(out, names, ready.trained.classes, _known_kept(ready.blocks(progress), tally))
     unknown, expected = tally.totals()
-    count = (unknown, expected, *_range(ready, tally))
+    settled = ready.annotation is not None and ready.annotation.settled
+    count = (unknown, expected, *_range(ready, tally), settled)
     if precision is None:
         return Completed(*count, ready.notes, together=ready.related)
     found = tally.thresholds(precision)

@@ -123,6 +123,7 @@ class Run:
     def row(self) -> dict[str, Any]:
         """The figures of the table of runs, as they are in the files."""
         settings, summary, test = self.config["settings"], self.summary, self.test
+        expected = summary.get("expected_map") or {}
         tested = {name: test.number(name) if test else None for name in ("map_c", "map_o", "mF1")}
         return {
             "run": self.name,
@@ -135,7 +136,14 @@ class Run:
             "ece": test.ece if test else None,
             "scored": test.figures.get("scored") if test else None,
             "test_classes": len(test.classes) if test else None,
+<<<<<<< HEAD
             "validation_set": self.validated,
+=======
+            "expected_map": number(expected.get("value")),
+            "expected_low": number(expected.get("low")),
+            "expected_high": number(expected.get("high")),
+            "expected_settled": expected.get("settled"),
+>>>>>>> b1c8b59 (The expected mAP is the headline of train, report and compare; a range where labels do not tell more)
             "validation_score": number(summary.get("validation_score")),
             "validation_known_map": number(summary.get("validation_known_map")),
             "validation_known_scored": summary.get("validation_known_scored"),
