@@ -136,14 +136,11 @@ class Run:
             "ece": test.ece if test else None,
             "scored": test.figures.get("scored") if test else None,
             "test_classes": len(test.classes) if test else None,
-<<<<<<< HEAD
             "validation_set": self.validated,
-=======
             "expected_map": number(expected.get("value")),
             "expected_low": number(expected.get("low")),
             "expected_high": number(expected.get("high")),
             "expected_settled": expected.get("settled"),
->>>>>>> b1c8b59 (The expected mAP is the headline of train, report and compare; a range where labels do not tell more)
             "validation_score": number(summary.get("validation_score")),
             "validation_known_map": number(summary.get("validation_known_map")),
             "validation_known_scored": summary.get("validation_known_scored"),
