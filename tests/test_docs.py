@@ -2,7 +2,9 @@
 
 import re
 import shlex
+import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -90,6 +92,30 @@ def test_only_the_table_is_written_anew(tmp_path, monkeypatch):
     page.write_text(f"above\n{BEGIN}| old |\n")
     with pytest.raises(SystemExit, match="end of table"):
         methods_page()
+
+
+def test_what_is_installed_without_torch_is_what_the_project_asks_for():
+    """requirements-serve.txt is in step with pyproject.toml, and is all that an exported model loads."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = {*project["dependencies"], *extras["onnx"], *extras["web"]}
+    text = (ROOT / "requirements-serve.txt").read_text()
+    listed = [line for line in text.splitlines() if line and line[0] != "#"]
+    assert set(listed) <= asked
+    names = {re.split(r"[>=]", line)[0] for line in listed}
+    loads = (
+        "import tertium.cli, tertium.prediction.using, tertium.web.serving, onnxruntime, sys;"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    every = {re.split(r"[>=\\[]", line)[0].replace("-", "_") for line in asked}
+    packages = {"pillow": "PIL"}
+    assert {name for name in every if packages.get(name, name) in loaded} <= names
+    assert "torch" not in loaded
+    assert (
+        "pip install -r requirements-serve.txt && pip install --no-deps ." in (ROOT / "README.md").read_text()
+    )
 
 
 def sections():

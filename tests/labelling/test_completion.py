@@ -371,16 +371,31 @@ def test_answers_about_other_images_and_classes_are_left_out(world):
     assert not any("answers" in note for note in ready.notes)
 
 
+def test_answers_against_the_file_are_named_and_calibrate_nothing(world):
+    """Once they moved all chances, as if such labels were absent."""
+    folder, labels, _ = world
+    rows, columns, values = labels.coo()
+    against = Labels.from_entries(
+        rows[:80], columns[:80], -values[:80], classes=labels.classes, images=labels.images
+    )
+    ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy", answers=against)
+    assert any(
+        note.startswith("80 of 80 answers contradict the label file, such as ") for note in ready.notes
+    )
+    assert not any(note.startswith("calibrated by") for note in ready.notes)
+    assert Answered.among(labels, against).unlearned(np.arange(len(labels))).rows.size == 0
+
+
 def test_answers_take_the_place_of_what_the_file_says():
     labels = Labels.from_dense([[1, 0], [-1, 1]], classes=["cat", "dog"], images=["a", "b"])
     answers = Labels.from_dense([[1, -1], [0, 1]], classes=["dog", "cat"], images=["b", "a"])
     answered = Answered.among(labels, answers)
     assert answered.put_into(labels).dense().tolist() == [[1, 0], [-1, 1]]
     assert answered.taken_out_of(labels).dense().tolist() == [[0, 0], [0, 0]]
-    assert not answered.fresh.any()
+    assert answered.given.all()
     other = Labels.from_dense([[-1, 1]], classes=["cat", "dog"], images=["a"])
     assert Answered.among(labels, other).put_into(labels).dense().tolist() == [[-1, 1], [-1, 1]]
-    assert Answered.among(labels, other).fresh.tolist() == [False, True]
+    assert (Answered.among(labels, other).given == 0).tolist() == [False, True]
 
 
 def test_filled_labels_have_the_answers(world, tmp_path):

@@ -281,3 +281,12 @@ def test_tidying_twice_changes_nothing_more(name):
 def test_other_delimiters_are_named(tmp_path, text, name, message):
     with pytest.raises(InputError, match=message):
         read_labels(write(tmp_path, text, name))
+
+
+def test_lists_with_spaces_are_told_from_names_with_spaces():
+    letters = ["ant", "bee", "cat", "dog", "eel", "fox"]
+    lists = [" ".join(letters[first : first + size]) for size in (2, 3, 4, 5) for first in range(7 - size)]
+    assert joined(lists) == (" ", lists, 6, True)
+    products = [f"{colour} {shape}" for colour in letters for shape in ("circle", "square")]
+    assert joined(products) is None or not joined(products).evident
+    assert joined(["traffic light", "stop sign", "fire hydrant", "parking meter"]) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tertium.errors import InputError
 from tertium.labels import Labels, tables
-from tertium.labels.readers import read_classes, read_labels, write_labels
+from tertium.labels.readers import LabelFile, read_classes, read_labels, write_labels
 
 
 def write(tmp_path, text, name="labels.csv"):
@@ -316,3 +316,18 @@ def test_names_that_spreadsheets_take_for_formulas_read_back_as_they_are(tmp_pat
     for name in ("labels.csv", "labels.tsv"):
         write_labels(labels, tmp_path / name)
         assert read_labels(tmp_path / name) == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("image,label,value\na,cat,1\na,dog,absent\nb,cat,1\nc,,\n", 'value "1" 2 times, "absent" 1 times'),
+        (
+            "image,present,absent\na,cat;dog,fox\n",
+            '2 names under present, 1 under absent, separated by ";"',
+        ),
+    ],
+)
+def test_the_values_of_a_file_are_told(tmp_path, text, seen):
+    (tmp_path / "labels.csv").write_text(text)
+    assert LabelFile(tmp_path / "labels.csv").read().seen == seen

@@ -84,6 +84,7 @@ def describe(
     if as_json:
         plain = {
             **about.to_dict(),
+            "seen": reading.seen,
             "notes": reading.notes,
             "twins": find_twins(found),
             "files": None if files is None else asdict(files),
@@ -91,6 +92,8 @@ def describe(
         console().print_json(json.dumps(plain, ensure_ascii=False))
         return
     show_description(console(), about)
+    if reading.seen:
+        say(f"Values seen: {reading.seen}.")
     if images is not None and files is not None:
         show_coverage(console(), files, images)
     for note in reading.notes:

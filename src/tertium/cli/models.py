@@ -262,7 +262,9 @@ def evaluate(
             return
     _show_evaluation(done.evaluation, f"{run} on {counted(done.images, 'images')}")
     if done.seen:
-        rest = "" if done.unseen is None else f"; mAP(C) without them: {percent(done.unseen.map_c)}"
+        rest = "; none is new to it, so the figures say little about new images"
+        if done.unseen is not None:
+            rest = f"; mAP(C) without them: {percent(done.unseen.map_c)}"
         say(f"Note: the run was trained or validated on {done.seen:,} of these images{rest}.")
     if done.near:
         rest = "" if done.apart is None else f" (mAP(C) without them {percent(done.apart.map_c)})"

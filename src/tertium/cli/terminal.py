@@ -233,13 +233,19 @@ def show_coverage(console: Console, found: Coverage, place: str) -> None:
         line(f"  not named by the labels: {len(found.unnamed):,} ({some(found.unnamed)})")
     if found.missing:
         shown = [
-            f"{name}, but there is {found.respelt[name]}" if name in found.respelt else name
+            _without_file(name, found.respelt.get(name))
             for name in sorted(found.missing, key=lambda name: name not in found.respelt)
         ]
         line(f"  labelled images without a file: {len(found.missing):,} ({some(shown)})")
     if found.unread:
         endings = some((f"{count:,} {ending}" for ending, count in found.unread.items()), 8)
         line(f"  files that are not read: {endings}")
+
+
+def _without_file(name: str, other: str | None) -> str:
+    if other is None:
+        return name
+    return f"{name}, which is no image by its ending" if name == other else f"{name}, but there is {other}"
 
 
 def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from tertium.labels import Labels
 
 Whole = npt.NDArray[np.int64]
+_WORDS = {1: "present", -1: "absent"}
 
 
 @dataclass(frozen=True)
@@ -24,21 +25,21 @@ class Answered:
     rows: Whole
     columns: Whole
     values: npt.NDArray[np.int8]  # ±1
-    fresh: npt.NDArray[np.bool_]  # whether the label file does not have them
+    given: npt.NDArray[np.int8]  # what the label file says: ±1, 0 if nothing
 
     @classmethod
     def among(cls, labels: Labels, answers: Labels | None) -> Answered:
         """Find the answers that are about these images and classes, by their names."""
         if answers is None:
             none = np.empty(0, dtype=np.int64)
-            return cls(none, none, none.astype(np.int8), none.astype(np.bool_))
+            return cls(none, none, none.astype(np.int8), none.astype(np.int8))
         rows, columns, values = answers.with_classes(labels.classes).coo()
         place = pc.fill_null(pc.index_in(answers.images, value_set=labels.images), -1)
         rows = np.asarray(place, dtype=np.int64)[rows]
         inside = rows >= 0
         rows, columns, values = rows[inside], columns[inside], values[inside]
         images, own = np.unique(rows, return_inverse=True)
-        return cls(rows, columns, values, labels.dense(images)[own, columns] == 0)
+        return cls(rows, columns, values, labels.dense(images)[own, columns])
 
     def images(self) -> tuple[Whole, Whole]:
         """Return the rows of the images that were asked about, and which of them each answer is about."""
@@ -66,6 +67,29 @@ class Answered:
         )
 
     def unlearned(self, held_out: Whole) -> Answered:
-        """Return those that a model cannot have learned: not in its label file, or of images held out."""
-        kept = self.fresh | np.isin(self.rows, held_out)
-        return Answered(self.rows[kept], self.columns[kept], self.values[kept], self.fresh[kept])
+        """Return those that a model cannot have learned: not in its label file, or of images held out.
+
+        An answer that contradicts the file says as much about the file, or about the question, as about
+        labels with such scores. It is left out.
+        """
+        kept = (self.given == 0) | (np.isin(self.rows, held_out) & ~self.against)
+        return Answered(self.rows[kept], self.columns[kept], self.values[kept], self.given[kept])
+
+    @property
+    def against(self) -> npt.NDArray[np.bool_]:
+        """Which answers contradict the label file."""
+        found: npt.NDArray[np.bool_] = self.given == -self.values
+        return found
+
+    def notes(self, labels: Labels) -> list[str]:
+        """Return a sentence on answers that contradict these labels, if there are any."""
+        places = np.flatnonzero(self.against)
+        if not places.size:
+            return []
+        first = places[0]
+        name, label = labels.images[int(self.rows[first])].as_py(), labels.classes[self.columns[first]]
+        said, given = (_WORDS[int(value)] for value in (self.values[first], self.given[first]))
+        return [
+            f"{len(places):,} of {len(self.rows):,} answers contradict the label file, such as {name}, "
+            f"{label}: answered {said}, in the file {given}; they replace it and calibrate nothing"
+        ]

@@ -111,7 +111,7 @@ class Prepared:
         scored = _Scored(trained, inputs, before, _collective(run, trained, alone), progress)
         scored, scores = scored.chosen(rows, annotation)
         chances, checked = _calibrated(scores, before.dense(rows), annotation)
-        notes = _notes(labels, trained, annotation, checked)
+        notes = (*_notes(labels, trained, annotation, checked), *answered.notes(aligned))
         if scored.collective is not None:
             notes = (*notes, scored.collective.note())
         asked = answered.unlearned(rows)

@@ -16,6 +16,7 @@ _OTHERS = (",", "|")  # what people also write between names, and seldom inside 
 _MISSING = frozenset({"nan", "none", "na", "n/a", "#n/a", "<na>", "null", "nil", "-", "?"})
 _INVISIBLE = {ord("\u200b"): None, ord("\ufeff"): None}  # zero-width space, byte-order mark
 _BREAKS = re.compile(r"[\s_-]+")
+_LENGTHS = 4  # of lists; names of classes have two or three words
 _COMPARED = 10_000  # names at most that are compared letter by letter
 _SHORT = 5  # letters that a word needs for a slip to be told from another word: cat and car are two classes
 _RARE = 10  # times as many labels must the other spelling have
@@ -55,7 +56,8 @@ def joined(names: Sequence[str]) -> Joined | None:
     """Return names that look like lists of names; None if there are none.
 
     Parts of lists recur: they stand in other lists, and alone. A space is only looked at where it would
-    leave half as many classes, some of which stand alone: names have spaces for other reasons.
+    leave half as many classes, or fewer and lists of many lengths: names have spaces for other reasons, and
+    "red circle" and "blue square" may well be names.
 
     >>> joined(["cat,dog", "dog", "cat,fox"])
     Joined(separator=',', names=['cat,dog', 'cat,fox'], classes=3, evident=True)
@@ -71,9 +73,10 @@ def joined(names: Sequence[str]) -> Joined | None:
             return Joined(separator, holders, len(parts), 2 * recurring >= len(own))
     holders = [name for name in names if " " in name]
     parts = _parts(names, " ")
-    alone = len(names) > len(holders) and any(name in parts for name in set(names).difference(holders))
-    if holders and alone and 2 * len(parts) <= len(names):
-        return Joined(" ", holders, len(parts), evident=True)
+    lists = len({name.count(" ") for name in holders}) >= _LENGTHS and len(parts) < len(names)
+    if holders and (lists or 2 * len(parts) <= len(names)):
+        alone = len(names) > len(holders) and any(name in parts for name in set(names).difference(holders))
+        return Joined(" ", holders, len(parts), evident=alone or lists)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +80,8 @@ class LabelFile:
         labels, notes = found.labels, [*found.notes, *_split_notes(found.labels)]
         if classes is None:  # names that the user lists are meant as they are
             notes += _class_notes(labels)
-        return Reading(labels.unlisted_absent() if unlisted == "absent" else labels, tuple(notes))
+        labels = labels.unlisted_absent() if unlisted == "absent" else labels
+        return Reading(labels, tuple(notes), seen=found.seen)
 
     def options(self) -> dict[str, Any]:
         """Return what was said about reading the file, as plain values; `with_options` takes them back."""
@@ -251,12 +253,22 @@ class _Said:
     split: npt.NDArray[np.int32] | None  # [rows]
     splits: list[str]
     separated: bool | None  # compact form: whether a separator stands in a cell
+    values: Mapping[str, int]  # long form: what stands in the column value, and how often
 
     def row_of(self, mention: int) -> int:
         return mention if self.row is None else int(self.row[mention])
 
     def image_of_mentions(self) -> npt.NDArray[np.int32]:
         return self.image if self.row is None else self.image[self.row]
+
+    def seen(self, separator: str) -> str:
+        """Say which values stand in the file."""
+        if self.values:
+            times = (f'"{value}" {count:,} times' for value, count in self.values.items() if value)
+            return f"value {some(times, 10)}"
+        present = int((self.value > 0).sum())
+        told = f"{present:,} names under present, {len(self.value) - present:,} under absent"
+        return told if self.separated is None else f'{told}, separated by "{separator}"'
 
     def times(self, names: Sequence[str], name: str) -> int:
         """Return how often a name is mentioned, given the name of each label."""
@@ -292,7 +304,7 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
     if alike:
         shown = some((f"{one} and {other}" for one, other in alike), 3)
         notes.append(f"images whose names differ only in case or ending count as different ones: {shown}")
-    return Reading(labels, tuple(notes))
+    return Reading(labels, tuple(notes), seen=said.seen(file.separator or SEPARATOR))
 
 
 def _merged(
@@ -332,7 +344,7 @@ def _merged(
 def _gather(source: Rows) -> _Said:
     labels, splits = Vocabulary(), Vocabulary()
     images, rows, label, value, split = [], [], [], [], []
-    before, everywhere, separated = 0, True, None
+    before, everywhere, separated, values = 0, True, None, Counter[str]()
     for block in source.blocks:
         _check(block, before, source)
         images.append(block.image)
@@ -349,6 +361,7 @@ def _gather(source: Rows) -> _Said:
             rows.clear()
         if block.separated is not None:
             separated = block.separated or bool(separated)
+        values.update(block.values)
         before += block.rows
     if not before:
         raise InputError(f"{source.path}: there are no rows below the header")
@@ -363,6 +376,7 @@ def _gather(source: Rows) -> _Said:
         np.concatenate(split) if split else None,
         list(splits.numbers),
         separated,
+        dict(values.most_common()),
     )
 
 

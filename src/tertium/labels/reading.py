@@ -21,6 +21,7 @@ class Reading:
     labels: Labels
     notes: tuple[str, ...] = ()  # one sentence each: duplicates, contradictions, what was left out
     tree: LabelTree | None = None  # where the format has one
+    seen: str = ""  # which values stand in the file, in words
 
 
 def settle(

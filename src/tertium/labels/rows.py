@@ -49,6 +49,7 @@ class Block(NamedTuple):
     split: Words | None  # [rows]
     fault: tuple[int, str] | None = None  # the first row that cannot be understood, and why
     separated: bool | None = None  # compact form: whether the separator stands in a cell
+    values: Mapping[str, int] = {}  # long form: what stands in the column value, and how often
 
     @property
     def rows(self) -> int:
@@ -115,16 +116,20 @@ def _block(columns: Columns, separator: str) -> Block:
     image = runs(columns["image"])
     split = words(columns["split"]) if "split" in columns else None
     if "label" in columns:
-        row, label, value, fault = _long(columns)
-        return Block(image, row, label, value, split, fault)
+        values = words(columns["value"])
+        row, label, value, fault = _long(columns, values)
+        counts = np.bincount(values.codes, minlength=len(values.names)).tolist()
+        return Block(
+            image, row, label, value, split, fault, values=dict(zip(values.names, counts, strict=True))
+        )
     row, label, value, separated = _compact(columns, separator)
     return Block(image, row, label, value, split, separated=separated)
 
 
 def _long(
-    columns: Columns,
+    columns: Columns, value: Words
 ) -> tuple[npt.NDArray[np.int64] | None, Words, npt.NDArray[np.int8], tuple[int, str] | None]:
-    label, value = words(columns["label"]), words(columns["value"])
+    label = words(columns["label"])
     sign = np.array([_VALUES.get(word, 0) for word in value.names], dtype=np.int8)[value.codes]
     named = np.array([bool(word) for word in label.names], dtype=bool)[label.codes]
     blank = np.array([not word for word in value.names], dtype=bool)[value.codes]
