@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tertium.labels import Labels
     from tertium.labels.describe import describe
     from tertium.labels.merging import merge
+    from tertium.labels.publishing import publish
     from tertium.labels.readers import read_labels, write_labels
     from tertium.losses import Loss
     from tertium.methods import Method
@@ -58,6 +59,7 @@ _HOMES = {
     "merge": "tertium.labels.merging",
     "predict": "tertium.prediction.using",
     "prior": "tertium.reporting.prior",
+    "publish": "tertium.labels.publishing",
     "read_labels": "tertium.labels.readers",
     "rehearse": "tertium.labelling.simulating",
     "report": "tertium.reporting.page",
@@ -90,6 +92,7 @@ __all__ = [
     "metrics",
     "predict",
     "prior",
+    "publish",
     "read_labels",
     "rehearse",
     "report",

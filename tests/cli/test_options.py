@@ -40,11 +40,15 @@ SPEAKERS = {
     "labels/formats/cole.py": ["convert cole"],
     "labels/formats/coco.py": ["convert coco"],
     "labels/formats/lvis.py": ["convert lvis"],
+    "labels/formats/labelstudio.py": ["convert label-studio"],
+    "labels/formats/listing.py": ["convert label-studio"],
     "labels/formats/openimages.py": ["convert openimages"],
     "labels/formats/voc.py": ["convert voc"],
     "labels/formats/wide.py": ["convert wide"],
     "labels/formats/chexpert.py": ["convert chexpert"],
     "labels/merging.py": ["merge"],
+    "labels/probabilities.py": ["publish"],
+    "labels/publishing.py": ["publish"],
     "labels/readers.py": READING,
     "labels/reading.py": CONVERTING,
     "files.py": ["explain", "pointing", "features", "predict"],
@@ -103,7 +107,7 @@ def test_messages_name_options_that_are_there():
             if (place, option) in FOREIGN:
                 continue
             seen += 1
-            named = re.search(r"tertium (convert \w+|\w+)\b", text)
+            named = re.search(r"tertium (convert [\w-]+|\w+)\b", text)
             if named and named[1] in COMMANDS:
                 assert option in COMMANDS[named[1]] | {"--help"}, (place, text)
                 continue

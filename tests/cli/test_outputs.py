@@ -18,6 +18,12 @@ from tests.cli.commands import commands
 ARFF = "@relation 'scene: -C 1'\n@attribute cat {0,1}\n@attribute x numeric\n@data\n1,2\n0,3\n"
 
 
+TASKS = (
+    '[{"data": {"image": "a.jpg"}, "annotations": [{"result": '
+    '[{"from_name": "c", "type": "choices", "value": {"choices": ["cat"]}}]}]}]'
+)
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
@@ -28,6 +34,7 @@ def original(tmp_path_factory):
     write_labels(full, folder / "labels.csv")
     write_labels(full, folder / "more.csv")
     (folder / "wide.csv").write_text("image,cat\na.jpg,1\n")
+    (folder / "tasks.json").write_text(TASKS)
     package.train(folder / "labels.csv", features=folder / "x.npy", out=folder / "run", epochs=1)
     package.export(folder / "run", out=folder / "m.onnx")
     (folder / "photos").mkdir()
@@ -66,6 +73,9 @@ REPLACING = [  # commands that would write over what they read
     "merge labels.csv more.csv --out more.csv",
     f"prior {DATA} --out labels.csv",
     "convert wide wide.csv --positive 1 --negative 0 --out wide.csv",
+    "convert label-studio tasks.json --out tasks.json",
+    "publish --labels labels.csv --to wide --out labels.csv",
+    "publish --probabilities wide.csv --to wide --out wide.csv",
     "export run --out run/model.safetensors --to safetensors",
     f"evaluate run {DATA} --out run/config.json",
     f"evaluate run {DATA} --out run/model.json",
@@ -154,6 +164,7 @@ READS |= {
     "new",
     "old",
     "partial",
+    "probabilities",
     "rename",
     "resume",
     "run",
@@ -186,6 +197,8 @@ def test_no_command_that_writes_is_forgotten():
         ("simulate labels.csv --scheme random:0.5 --out there.csv", "there.csv"),
         ("merge labels.csv more.csv --out there.csv", "there.csv"),
         ("convert wide wide.csv --positive 1 --negative 0 --out there.csv", "there.csv"),
+        ("convert label-studio tasks.json --out there.csv", "there.csv"),
+        ("publish --labels labels.csv --to coco --out there.json", "there.json"),
         ("report run --out there.html", "there.html"),
         ("convert arff scene.arff --features there.npy --out y.csv", "there.npy"),
     ],

@@ -15,10 +15,30 @@ import pytest
 from tertium.cli import main
 from tertium.errors import InputError
 from tertium.labels import Labels
-from tertium.labels.formats import arff, chexpert, cifar, coco, cole, cub, lvis, nuswide, openimages, voc
+from tertium.labels.formats import (
+    arff,
+    chexpert,
+    cifar,
+    coco,
+    cole,
+    cub,
+    labelstudio,
+    lvis,
+    nuswide,
+    openimages,
+    voc,
+)
 from tertium.labels.readers import read_labels
 from tertium.labels.reading import Reading
-from tests.labels import test_arff, test_chexpert, test_cifar, test_cole_arrays, test_cub, test_nuswide
+from tests.labels import (
+    test_arff,
+    test_chexpert,
+    test_cifar,
+    test_cole_arrays,
+    test_cub,
+    test_labelstudio,
+    test_nuswide,
+)
 
 CASES = 300  # damaged copies of each sample
 
@@ -173,6 +193,12 @@ FORMATS = {
         lambda folder: (folder / "train-labels.csv").write_text(OPEN_IMAGES),
         lambda folder: openimages.read([folder / "train-labels.csv"]),
         "0012.jpg",
+    ),
+    "label-studio": Sample(
+        test_labelstudio.sample,
+        lambda folder: labelstudio.read(folder / "project.json", unlisted="absent", votes="majority"),
+        "0012.jpg",
+        gzipped=("project.json",),
     ),
     "voc": Sample(write_voc, voc.read, "0012.jpg", optional=("train.txt", "val.txt", ".xml")),
 }
@@ -353,6 +379,10 @@ COMMANDS = {
     "cole": ("cole", ["cole", "{}"]),
     "arff dense": ("arff", ["arff", "{}/data.arff", "--xml", "{}/data.xml"]),
     "arff sparse": ("arff", ["arff", "{}/data.arff"]),
+    "label-studio": (
+        "label-studio",
+        ["label-studio", "{}/project.json", "--unlisted", "absent", "--contradictions", "majority"],
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tertium.cli import completing, label_files, models, showing
+from tertium.cli.annotation_tools import publish
 from tertium.cli.better import better
 from tertium.cli.compare import compare
 from tertium.cli.convert import convert
@@ -117,6 +118,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         label_files.describe,
         label_files.simulate,
         label_files.merge,
+        publish,
         prior,
         completing.complete,
         completing.suggest,

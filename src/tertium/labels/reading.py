@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,39 @@ def settle(
     if clashes:
         found.append(f"{clashes:,} labels were given as both present and absent; taken as {contradictions}")
     return Reading(labels, tuple(found), tree)
+
+
+def everything_else_absent(
+    rows: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    doubtful: npt.NDArray[np.bool_],
+    *,
+    classes: Sequence[str],
+    images: Iterable[str] | pa.Array,
+    source: str,
+    splits: pa.DictionaryArray | None = None,
+    notes: Sequence[str] = (),
+    annotated: npt.NDArray[np.bool_] | None = None,
+) -> Reading:
+    """Return full labels in which unknown is what is only doubtful, and all in an image not annotated."""
+    cells = rows * len(classes) + columns
+    sure = np.unique(cells[~doubtful])  # several objects of a class are no duplicates
+    reading = settle(
+        sure // len(classes),
+        sure % len(classes),
+        np.ones(len(sure), dtype=np.int8),
+        classes=classes,
+        images=images,
+        splits=splits,
+        source=source,
+        notes=notes,
+    )
+    full = reading.labels.unlisted_absent()
+    kept = np.ones(full.shape, dtype=bool)
+    kept.reshape(-1)[np.setdiff1d(cells[doubtful], sure)] = False
+    if annotated is not None:
+        kept[~annotated] = False
+    return replace(reading, labels=full if kept.all() else full.with_entries(kept.reshape(-1)))
 
 
 def splits_of(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,9 +18,10 @@ import pyarrow.compute as pc
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels import Labels
+from tertium.labels.formats.content import Content
 from tertium.labels.formats.json_stream import read_tables
 from tertium.labels.ids import normal_ids
-from tertium.labels.reading import Reading, settle
+from tertium.labels.reading import Reading, everything_else_absent
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
 
@@ -94,13 +98,13 @@ def read(
     columns = rows_of(path, annotations["category_id"], tables["categories"], "categories")
     crowds = _crowds(path, annotations["iscrowd"])
     annotated = np.bincount(rows, minlength=len(tables["images"])) > 0
-    return _full(
-        path,
+    return everything_else_absent(
         rows,
         columns,
         crowds & (crowd == "unknown"),
         classes=class_names(path, tables["categories"]),
         images=image_ids(path, tables["images"][image_id]),
+        source=str(path),
         notes=[*repeated_ids(annotations), *_empty_images(annotated, empty)],
         annotated=annotated if empty == "unknown" else None,
     )
@@ -146,13 +150,13 @@ def read_panoptic(
         notes.append(
             f"{int((annotated == 0).sum()):,} images have no annotation record; all is unknown there"
         )
-    reading = _full(
-        path,
+    reading = everything_else_absent(
         records[owner],
         columns,
         crowds & (crowd == "unknown"),
         classes=classes,
         images=image_ids(path, tables["images"][image_id]),
+        source=str(path),
         notes=notes,
         annotated=annotated > 0,
     )
@@ -185,6 +189,36 @@ def read_boxes(
         corners=corners,
         unsure=_crowds(path, annotations["iscrowd"]),
     )
+
+
+def write(path: Path, content: Content) -> None:
+    """Write labels of whole images: an annotation without a box for each class that is present.
+
+    What is absent goes into the image's ``neg_category_ids``, as in LVIS, so that what is unknown stays so.
+    """
+    number = {name: place for place, name in enumerate(content.classes, start=1)}
+    count = 0
+    with open(path, "w", encoding="utf-8") as sink, TemporaryFile("w+", encoding="utf-8") as later:
+        categories = [{"id": place, "name": name} for name, place in number.items()]
+        sink.write(f'{{"categories": {json.dumps(categories, ensure_ascii=False)},\n"images": [')
+        for row, each in enumerate(content.listed(), start=1):
+            image = {
+                "id": row,
+                "file_name": each.image,
+                "neg_category_ids": [number[name] for name in each.absent],
+                "not_exhaustive_category_ids": [],
+            }
+            sink.write(f"{',' * (row > 1)}\n{json.dumps(image, ensure_ascii=False)}")
+            for place, name in enumerate(each.names):
+                record: dict[str, Any] = {"id": count + 1, "image_id": row, "category_id": number[name]}
+                if each.probabilities is not None:
+                    record["score"] = each.probabilities[place]
+                later.write(f"{',' * (count > 0)}\n{json.dumps(record)}")
+                count += 1
+        sink.write('\n],\n"annotations": [')
+        later.seek(0)
+        shutil.copyfileobj(later, sink)
+        sink.write("\n]}\n")
 
 
 # ---- what LVIS shares --------------------------------------------------------------------------------------
@@ -290,40 +324,6 @@ def _corners(path: str | Path, boxes: pa.ChunkedArray) -> npt.NDArray[np.float64
         )
     corners[:, 2:] += corners[:, :2]
     return corners
-
-
-# ---- labels ------------------------------------------------------------------------------------------------
-
-
-def _full(
-    path: str | Path,
-    rows: Rows,
-    columns: Rows,
-    doubtful: npt.NDArray[np.bool_],
-    *,
-    classes: Sequence[str],
-    images: pa.StringArray,
-    notes: Sequence[str],
-    annotated: npt.NDArray[np.bool_] | None = None,
-) -> Reading:
-    """Return full labels in which unknown is what is only doubtful, and all in an image not annotated."""
-    cells = rows * len(classes) + columns
-    sure = np.unique(cells[~doubtful])  # several objects of a class are no duplicates
-    reading = settle(
-        sure // len(classes),
-        sure % len(classes),
-        np.ones(len(sure), dtype=np.int8),
-        classes=classes,
-        images=images,
-        source=str(path),
-        notes=notes,
-    )
-    full = reading.labels.unlisted_absent()
-    kept = np.ones((len(images), len(classes)), dtype=bool)
-    kept.reshape(-1)[np.setdiff1d(cells[doubtful], sure)] = False
-    if annotated is not None:
-        kept[~annotated] = False
-    return replace(reading, labels=full if kept.all() else full.with_entries(kept.reshape(-1)))
 
 
 # ---- the panoptic tree -------------------------------------------------------------------------------------

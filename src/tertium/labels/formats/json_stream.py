@@ -1,9 +1,10 @@
 """JSON files too large to hold as objects: arrays of records become columns, block by block.
 
-The file is one object, as COCO's and LVIS's are: ``{"images": [{…}, …], "annotations": [{…}, …], …}``. A
-block is searched with NumPy for the brackets outside strings; they say where records begin and end, so whole
-records can be handed to Arrow's JSON parser, which checks the syntax and keeps only the wanted keys. Nothing
-becomes a Python object. Held at a time: a block, or the longest record, and the columns.
+The file is one object, as COCO's and LVIS's are: ``{"images": [{…}, …], "annotations": [{…}, …], …}``, or one
+array of records. A block is searched with NumPy for the brackets outside strings; they say where records
+begin and end, so whole records can be handed to Arrow's JSON parser, which checks the syntax and keeps only
+the wanted keys. Nothing becomes a Python object. Held at a time: a block, or the longest record, and the
+columns.
 """
 
 from __future__ import annotations
@@ -87,6 +88,26 @@ def read_tables(
         if key not in found:
             hint = f"; {did_you_mean(key, sorted(keys))}" if keys else ""
             raise InputError(f'{path}: there is no "{key}" in it{hint}')
+    return found
+
+
+def read_records(
+    path: str | Path, name: str, schema: pa.Schema, progress: Progress | None = None, *, block: int = BLOCK
+) -> pa.Table:
+    """Return the records of a JSON file that is one array of them; errors call them by ``name``.
+
+    All else is as in `read_tables`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "small.json"
+    >>> _ = path.write_text('[{"id": 7, "tags": ["}"]}, {"id": 9}]')
+    >>> read_records(path, "tasks", pa.schema([("id", pa.int64())])).to_pydict()
+    {'id': [7, 9]}
+    """
+    with _opened(Path(path), block, progress or Progress()) as source:
+        found = _Records(source, name, schema).read()
+        if source.peek():
+            source.fail(0, "there is more after the end of the array")
     return found
 
 

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
+from tertium.labels.formats.content import Content
 from tertium.labels.ids import joined_rows
 from tertium.labels.labels import Rule
 from tertium.labels.names import tidy
@@ -30,6 +32,7 @@ from tertium.labels.tables import (
     Vocabulary,
     Words,
     blank_id,
+    delimiter,
     number_ids,
     open_bytes,
     reading,
@@ -369,6 +372,45 @@ def _text(column: pa.Array, name: str) -> pa.StringArray:
         return pc.fill_null(column.cast(pa.string()), "")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InputError(f'the column "{name}" holds {column.type}, not text or numbers') from None
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: Content) -> None:
+    """Write a table: 1, 0 and empty cells for labels; numbers for probabilities."""
+    kind = pa.float64() if content.is_probable else pa.int8()
+    taken = [name for name in (IMAGE, SPLIT) if name in content.classes]
+    if taken:
+        raise InputError(
+            f'a class is called "{taken[0]}", like a column of every wide table; rename it first'
+        )
+    sink: Any = None
+    try:
+        for block in content.blocks():
+            known = ~np.isnan(block.values) if content.is_probable else block.values != 0
+            values = block.values if content.is_probable else block.values > 0
+            columns = [
+                pa.array(values[:, place], mask=~known[:, place]).cast(kind)
+                for place in range(len(content.classes))
+            ]
+            table = pa.table(
+                [pa.array(block.images, pa.string()), pa.array(block.splits, pa.string()), *columns],
+                names=[IMAGE, SPLIT, *content.classes],
+            )
+            if not content.has_splits:
+                table = table.drop_columns([SPLIT])
+            sink = sink or _sink(path, table.schema)
+            sink.write_table(table)
+    finally:
+        if sink is not None:
+            sink.close()
+
+
+def _sink(path: Path, schema: pa.Schema) -> Any:
+    if path.suffix == ".parquet":
+        return pa.parquet.ParquetWriter(path, schema)
+    return pa.csv.CSVWriter(path, schema, write_options=pa.csv.WriteOptions(delimiter=delimiter(path)))
 
 
 # ---- recognising -------------------------------------------------------------------------------------------

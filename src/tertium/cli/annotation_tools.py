@@ -1,0 +1,170 @@
+"""Labels from and to the tools in which people annotate: more of `tertium convert`, and `tertium publish`."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tertium.cli.convert import Empty, Out, convert, keep
+from tertium.cli.shared import (
+    LABELS_HELP,
+    SplitName,
+    Unlisted,
+    UnlistedChoice,
+    reads_labels,
+    say,
+    watching,
+    writes_files,
+)
+
+
+class Votes(enum.StrEnum):
+    """What becomes of a label on which people disagree."""
+
+    error = "error"
+    majority = "majority"
+    absent = "absent"
+    present = "present"
+    unknown = "unknown"
+
+
+NotListed = Annotated[
+    Unlisted, typer.Option(help="What a class is that nobody listed, in an image with annotations.")
+]
+NothingListed = Annotated[
+    Empty, typer.Option(help="What every class is in an image whose annotation lists none.")
+]
+AllClasses = Annotated[
+    Path | None, typer.Option("--classes", help="All classes, one a line, also those that nobody listed.")
+]
+
+
+@convert.command("label-studio")
+@writes_files("{stem}.tree.csv")
+def label_studio(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Export in the form JSON, also gzipped.")],
+    out: Out,
+    unlisted: NotListed = Unlisted.unknown,
+    empty: NothingListed = Empty.unknown,
+    contradictions: Annotated[
+        Votes, typer.Option(help="For labels on which annotators of a task disagree.")
+    ] = Votes.error,
+    reviewed: Annotated[
+        bool, typer.Option("--reviewed", help="Only annotations that a reviewer accepted.")
+    ] = False,
+    classes: AllClasses = None,
+    from_name: Annotated[
+        str | None, typer.Option(help="The control that holds the labels, if there are several.")
+    ] = None,
+    image_key: Annotated[str, typer.Option(help="The key of a task's data that holds the image.")] = "image",
+    prefix: Annotated[
+        str, typer.Option(help="What stands before the image's name in its address, if that is not plain.")
+    ] = "",
+) -> None:
+    """Label Studio: choices, single or multiple, that people made for images.
+
+    A choice is **present**. What people looked for is not in the file: every other class is **unknown**,
+    unless --unlisted absent says that they looked for all. Skipped tasks, those without an annotation, and
+    annotations that a reviewer rejected say nothing. If annotators disagree, --contradictions majority lets
+    most of them decide; a tie is unknown. Predictions are no labels.
+
+    **Example**
+
+      tertium convert label-studio project.json --unlisted absent --contradictions majority --out labels.csv
+    """
+    from tertium.labels.formats.labelstudio import read
+    from tertium.labels.readers import read_classes
+
+    with watching() as progress:
+        reading = read(
+            file,
+            from_name=from_name,
+            image_key=image_key,
+            prefix=prefix,
+            classes=None if classes is None else read_classes(classes),
+            unlisted=unlisted.value,
+            empty=empty.value,
+            votes=contradictions.value,
+            reviewed=reviewed,
+            progress=progress,
+        )
+    keep(reading, out)
+
+
+class Target(enum.StrEnum):
+    """Formats that are written."""
+
+    label_studio = "label-studio"
+    coco = "coco"
+    wide = "wide"
+
+
+@reads_labels
+@writes_files()
+def publish(
+    to: Annotated[Target, typer.Option(help="The format.")],
+    out: Annotated[Path, typer.Option(help="Where it goes: .json; of a wide table .csv, .tsv or .parquet.")],
+    labels: Annotated[
+        Path | None, typer.Option(help=f"This or --probabilities is needed. {LABELS_HELP}")
+    ] = None,
+    probabilities: Annotated[
+        Path | None, typer.Option(help="Table that `tertium predict` or `tertium complete` wrote.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="With --probabilities: list classes from this probability on.")
+    ] = None,
+    split: SplitName = None,
+    unlisted: UnlistedChoice = Unlisted.unknown,
+    prefix: Annotated[
+        str | None, typer.Option(help="Label Studio: what makes an address of an image's name.")
+    ] = None,
+    from_name: Annotated[
+        str | None, typer.Option(help="Label Studio: the name of the control (default: choice).")
+    ] = None,
+    to_name: Annotated[
+        str | None, typer.Option(help="Label Studio: the name of the image (default: image).")
+    ] = None,
+    model_version: Annotated[
+        str | None, typer.Option(help="Label Studio: where predictions are from (default: tertium).")
+    ] = None,
+) -> None:
+    """Write labels, completed labels or predictions as a file that another tool reads.
+
+    **Examples**
+
+      tertium publish --probabilities completed.parquet --to label-studio --threshold 0.5
+      --prefix "/data/local-files/?d=photos/" --out tasks.json
+
+      tertium publish --labels labels.parquet --to wide --out table.csv
+
+    - label-studio: tasks; probabilities become predictions with a score to start from, labels annotations
+    - coco: labels of whole images, without boxes; what is absent is in neg_category_ids, as in LVIS
+    - wide: one column for each class: 1 is present, 0 absent, an empty cell unknown; or the probabilities
+
+    A note says what a format cannot express.
+    """
+    from tertium.cli.terminal import counted
+    from tertium.labels.publishing import publish as publish_labels
+
+    with watching() as progress:
+        done = publish_labels(
+            labels,
+            probabilities=probabilities,
+            to=to.value,
+            out=out,
+            threshold=threshold,
+            split=split,
+            unlisted=unlisted.value,
+            prefix=prefix,
+            from_name=from_name,
+            to_name=to_name,
+            model_version=model_version,
+            progress=progress,
+        )
+    what = "probabilities" if probabilities is not None and to is Target.wide else "labels listed"
+    say(f"{counted(done.images, 'images')}, {done.listed:,} {what} → {out}")
+    for note in done.notes:
+        say(f"Note: {note}.")
