@@ -42,9 +42,10 @@ Read = Callable[[Whole], Block]  # standardised features [B, D] of rows
 
 RANK = 32  # factors, at most
 FOLDS = 3
-_ROUNDS = 8  # of fitting factors, weights and map in turn
+_ROUNDS = 6  # of fitting factors, weights and map in turn
 _RIDGE = 2.0  # of the mean variance of a feature, for as many images as features; less for more images
-_ENOUGH, _MORE = 6000, 8  # images that are read: so many, or so many for each class if that is more
+_ENOUGH, _MORE = 4000, 8  # images that are read: so many, or so many for each class if that is more
+_HELD = 2**24  # numbers of features that are kept in memory
 _WORK = 2e11  # products of labels and pairs of factors in a round, at most: with more, fewer images are read
 _IMAGES, _BLOCK = 4096, 2**20  # images and labels at a time, at most
 _CURVES = 2**20  # labels by which scores become probabilities
@@ -301,6 +302,9 @@ class _Fit:
 
     def __init__(self, read: Read, labels: Labels, rows: Whole, label: _Label, rank: int) -> None:
         self.read, self.labels, self.rows, self.label, self.rank = read, labels, rows, label, rank
+        if len(rows) * read(rows[:1]).shape[1] <= _HELD:  # then they are read once, not in each round
+            held = read(rows)
+            self.read = lambda some: held[np.searchsorted(rows, some)]
         self.folds = folds_of(labels.images.take(pa.array(rows)))
         classes = len(labels.classes)
         self.height, self.noise = (np.full(classes, value, dtype=np.float32) for value in (0, 1))
@@ -329,9 +333,7 @@ class _Fit:
         whole: Floats = squares.sum(axis=0)
         self.covariance = (whole / count).astype(np.float32)
         ridge = _RIDGE * width / count * max(float(np.trace(whole)) / width, 1e-6) * np.eye(width)
-        self.solve = [
-            np.linalg.inv((whole - part + ridge).astype(np.float32)) for part in (*squares, np.zeros(()))
-        ]
+        self.solve = [_inverse(whole - part + ridge) for part in (*squares, np.zeros(()))]
         guess = self.solve[-1] @ (products / np.maximum(told / count, 1e-3))  # [D, C]
         _, sizes, directions = np.linalg.svd(np.linalg.cholesky(whole + ridge).T @ guess, full_matrices=False)
         seen = min(self.rank - int(_HIDDEN * self.rank), len(sizes))
@@ -467,6 +469,14 @@ def _solve(shown: Block, weight: Block, pull: Block, weights: Block, pairs: Bloc
     precision = (weight @ pairs).reshape(-1, rank, rank) + np.eye(rank, dtype=np.float32)
     covariance = np.linalg.inv(precision)
     return np.einsum("brs,bs->br", covariance, shown + pull @ weights), covariance
+
+
+def _inverse(matrix: Floats) -> Block:
+    """Return the inverse of a positive definite matrix; half the work of numpy's, which is for any."""
+    import torch
+
+    factor = torch.linalg.cholesky(torch.from_numpy(matrix.astype(np.float32)))
+    return np.asarray(torch.cholesky_inverse(factor).numpy())
 
 
 def _outer(rows: Block) -> Block:
