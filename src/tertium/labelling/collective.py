@@ -3,7 +3,7 @@
 A model judges each label by the image alone. `tertium.annotation.together` also judges it by the image's
 other known labels. Both logits are mixed. How much the second counts is decided on the run's validation
 images, none of whose labels were used to fit it: by the likelihood of each label given the others. Unless
-that is clearly higher, labels are judged by the image alone.
+that is clearly higher, and known labels are ranked better, labels are judged by the image alone.
 """
 
 from __future__ import annotations
@@ -111,8 +111,12 @@ class Collective:
         before = _explained(alone, labels, half, chances)
         share, most = 0.0, 0.0
         for each in _SHARES:
-            gains = _explained(_mixed(plain, given, each), labels, half, chances) - before
-            if gains.mean() > max(most, gains.std() / np.sqrt(max(len(gains) - 1, 1))):
+            mixed = _mixed(plain, given, each)
+            gains = _explained(mixed, labels, half, chances) - before
+            told = _told(alone, mixed, labels)
+            is_ranked = told is not None and told.given > told.alone
+            # Twice the error: it is itself unsure where few labels are known.
+            if is_ranked and gains.mean() > max(most, 2 * gains.std() / np.sqrt(max(len(gains) - 1, 1))):
                 share, most = each, float(gains.mean())
         told = _told(alone, _mixed(plain, given, share), labels)
         return replace(self, share=share, told=told)
