@@ -41,7 +41,11 @@ SPEAKERS = {
     "labels/formats/coco.py": ["convert coco"],
     "labels/formats/lvis.py": ["convert lvis"],
     "labels/formats/labelstudio.py": ["convert label-studio"],
-    "labels/formats/listing.py": ["convert label-studio"],
+    "labels/formats/fiftyone.py": ["convert fiftyone"],
+    "labels/formats/huggingface.py": ["convert huggingface"],
+    "labels/formats/listing.py": [
+        f"convert {name}" for name in ("label-studio", "huggingface", "cvat", "fiftyone")
+    ],
     "labels/formats/openimages.py": ["convert openimages"],
     "labels/formats/voc.py": ["convert voc"],
     "labels/formats/wide.py": ["convert wide"],

@@ -94,10 +94,131 @@ def label_studio(
     keep(reading, out)
 
 
+class Numbers(enum.StrEnum):
+    """What plain numbers in a list are."""
+
+    classes = "classes"
+    multi_hot = "multi-hot"
+
+
+@convert.command("huggingface")
+@writes_files("{stem}.tree.csv")
+def huggingface(
+    folder: Annotated[
+        Path, typer.Argument(metavar="PLACE", help="Folder of save_to_disk, or Parquet files; or one file.")
+    ],
+    out: Out,
+    column: Annotated[str, typer.Option(help="The column with the classes of each image.")],
+    image: Annotated[str, typer.Option(help="The column with the images, or with their names.")] = "image",
+    unlisted: NotListed = Unlisted.unknown,
+    empty: NothingListed = Empty.unknown,
+    classes: AllClasses = None,
+    numbers: Annotated[
+        Numbers | None,
+        typer.Option(help="What numbers without names are: of classes from 0, or a 1 or 0 for each."),
+    ] = None,
+) -> None:
+    """Hugging Face `datasets` on disk: a column of ClassLabel lists, lists of names, or multi-hot lists.
+
+    What is listed is **present**. Every other class is **unknown**, unless --unlisted absent says that all
+    were looked for; then a 0 of a multi-hot list is **absent** too. A missing list says nothing. A data set
+    of the hub is saved first: datasets.load_dataset(NAME).save_to_disk(FOLDER). Tables with a column for each
+    class are read by `tertium convert wide`.
+
+    **Example**
+
+      tertium convert huggingface saved/ --column labels --unlisted absent --out labels.parquet
+    """
+    from tertium.labels.formats.huggingface import read
+    from tertium.labels.readers import read_classes
+
+    with watching() as progress:
+        reading = read(
+            folder,
+            column=column,
+            image=image,
+            classes=None if classes is None else read_classes(classes),
+            numbers=None if numbers is None else numbers.value,
+            unlisted=unlisted.value,
+            empty=empty.value,
+            progress=progress,
+        )
+    keep(reading, out)
+
+
+@convert.command("cvat")
+@writes_files("{stem}.tree.csv")
+def cvat(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="annotations.xml, also gzipped.")],
+    out: Out,
+    unlisted: NotListed = Unlisted.unknown,
+    empty: NothingListed = Empty.unknown,
+    classes: AllClasses = None,
+) -> None:
+    """CVAT for images, XML 1.1: the tags of whole images.
+
+    A tag is **present**. What people looked for is not in the file: every other class is **unknown**, unless
+    --unlisted absent says that they looked for all. In an image without a tag everything is unknown, or
+    **absent** with --empty absent. Boxes and other shapes are left out. Subsets are the splits.
+
+    **Example**
+
+      tertium convert cvat annotations.xml --unlisted absent --out labels.csv
+    """
+    from tertium.labels.formats.cvat import read
+    from tertium.labels.readers import read_classes
+
+    names = None if classes is None else read_classes(classes)
+    keep(read(file, classes=names, unlisted=unlisted.value, empty=empty.value), out)
+
+
+@convert.command("fiftyone")
+@writes_files("{stem}.tree.csv")
+def fiftyone(
+    folder: Annotated[
+        Path, typer.Argument(metavar="PLACE", help="Exported folder, or its samples.json or labels.json.")
+    ],
+    out: Out,
+    field: Annotated[str, typer.Option(help="In samples.json: the field with the labels.")] = "ground_truth",
+    suffix: Annotated[
+        str | None, typer.Option(help="For labels.json: the ending of image files, such as .jpg.")
+    ] = None,
+    unlisted: NotListed = Unlisted.unknown,
+    empty: NothingListed = Empty.unknown,
+    classes: AllClasses = None,
+) -> None:
+    """FiftyOne: the classifications of an exported FiftyOneDataset or FiftyOneImageClassificationDataset.
+
+    A classification is **present**. Every other class is **unknown**, unless --unlisted absent says that all
+    were looked for; an empty list then is **absent** throughout with --empty absent. A sample that is not
+    labelled says nothing.
+
+    **Example**
+
+      tertium convert fiftyone exported/ --field ground_truth --unlisted absent --out labels.csv
+    """
+    from tertium.labels.formats.fiftyone import read
+    from tertium.labels.readers import read_classes
+
+    with watching() as progress:
+        reading = read(
+            folder,
+            field=field,
+            suffix=suffix,
+            classes=None if classes is None else read_classes(classes),
+            unlisted=unlisted.value,
+            empty=empty.value,
+            progress=progress,
+        )
+    keep(reading, out)
+
+
 class Target(enum.StrEnum):
     """Formats that are written."""
 
     label_studio = "label-studio"
+    cvat = "cvat"
+    fiftyone = "fiftyone"
     coco = "coco"
     wide = "wide"
 
@@ -106,7 +227,9 @@ class Target(enum.StrEnum):
 @writes_files()
 def publish(
     to: Annotated[Target, typer.Option(help="The format.")],
-    out: Annotated[Path, typer.Option(help="Where it goes: .json; of a wide table .csv, .tsv or .parquet.")],
+    out: Annotated[
+        Path, typer.Option(help="Where it goes: .json; .xml of CVAT; .csv, .tsv or .parquet if wide.")
+    ],
     labels: Annotated[
         Path | None, typer.Option(help=f"This or --probabilities is needed. {LABELS_HELP}")
     ] = None,
@@ -141,7 +264,13 @@ def publish(
       tertium publish --labels labels.parquet --to wide --out table.csv
 
     - label-studio: tasks; probabilities become predictions with a score to start from, labels annotations
+
+    - cvat: XML 1.1 with tags of whole images
+
+    - fiftyone: labels.json of a FiftyOneImageClassificationDataset, with confidences
+
     - coco: labels of whole images, without boxes; what is absent is in neg_category_ids, as in LVIS
+
     - wide: one column for each class: 1 is present, 0 absent, an empty cell unknown; or the probabilities
 
     A note says what a format cannot express.

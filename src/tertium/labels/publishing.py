@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tertium.errors import InputError, did_you_mean
 from tertium.files import keep_inputs, replacing
-from tertium.labels.formats import coco, labelstudio, wide
+from tertium.labels.formats import coco, cvat, fiftyone, labelstudio, wide
 from tertium.labels.formats.content import Content
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.probabilities import open_probabilities
@@ -35,12 +35,15 @@ class _Format:
     options: tuple[str, ...] = ()
     says_probabilities: bool = False  # of every class; otherwise a threshold decides which classes are listed
     says_absent: bool = False
+    says_scores: bool = True  # how probable what is listed is
 
 
 FORMATS = {
     "label-studio": _Format(
         labelstudio.write, (".json",), ("prefix", "from_name", "to_name", "model_version")
     ),
+    "cvat": _Format(cvat.write, (".xml",), says_scores=False),
+    "fiftyone": _Format(fiftyone.write, (".json",)),
     "coco": _Format(coco.write, (".json",), says_absent=True),
     "wide": _Format(wide.write, (".csv", ".tsv", ".parquet"), says_probabilities=True, says_absent=True),
 }
@@ -63,10 +66,10 @@ def publish(
 ) -> Published:
     """Write labels, or a table of `predict` or `complete`, to ``out`` as a file that another tool reads.
 
-    ``to`` is "label-studio", "coco" or "wide". A format that lists the classes of an image lists those whose
-    probability is at least ``threshold``. ``prefix`` is put before each image's name to make an address,
-    ``from_name`` and ``to_name`` are the names of the control and the image in the labelling interface, and
-    ``model_version`` says where predictions are from: these four are of Label Studio.
+    ``to`` is "label-studio", "cvat", "fiftyone", "coco" or "wide". A format that lists the classes of an
+    image lists those whose probability is at least ``threshold``. Of Label Studio are ``prefix``, which is
+    put before each image's name to make an address, ``from_name`` and ``to_name``, the names of the control
+    and the image in the labelling interface, and ``model_version``, which says where predictions are from.
     """
     if to not in FORMATS:
         raise InputError(f'there is no format "{to}" to write; {did_you_mean(to, FORMATS)}')
@@ -90,6 +93,8 @@ def publish(
     notes = []
     if content.absent and not kind.says_absent:
         notes.append(f"{content.absent:,} labels are known to be absent, which {to} cannot say; left out")
+    if content.is_probable and not kind.says_scores:
+        notes.append(f"{to} has no place for the probabilities; only the classes are listed")
     return Published(content.images, content.present, tuple(notes))
 
 

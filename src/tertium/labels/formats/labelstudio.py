@@ -93,6 +93,7 @@ def read(
         unlisted=unlisted,
         empty=empty,
         votes=votes,
+        how_to_settle="say which holds with --contradictions majority, absent, present or unknown",
         notes=notes,
     )
 

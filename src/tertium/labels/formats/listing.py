@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tertium.errors import InputError, did_you_mean, some
+from tertium.labels.ids import normal_ids
 from tertium.labels.names import tidy
 from tertium.labels.reading import Reading, everything_else_absent, settle
 
@@ -32,14 +33,28 @@ class Listing:
     names: pa.StringArray  # [M] the class that is mentioned
 
     @classmethod
-    def of_rows(cls, ids: Sequence[str] | pa.Array, record: Iterable[int], names: Iterable[str]) -> Listing:
-        """Take one record for each id, which may repeat."""
-        coded = pa.array(ids, pa.string()).dictionary_encode()
+    def of_images(
+        cls,
+        ids: Sequence[str] | pa.Array,
+        record: npt.ArrayLike,
+        names: Sequence[str] | pa.Array,
+        source: str,
+    ) -> Listing:
+        """Take one record for each image."""
+        images = normal_ids(pa.array(ids, pa.string()))
+        if not len(images):
+            raise InputError(f"{source}: there are no images in it")
+        if images.null_count or "" in (unique := set(images.to_pylist())):
+            raise InputError(f"{source}: an image has no name")
+        if len(unique) < len(images):
+            counts = pc.value_counts(images)
+            twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1)).to_pylist()
+            raise InputError(f"{source}: an image is there twice: {some(twice)}")
         return cls(
-            coded.dictionary,
-            np.asarray(coded.indices, dtype=np.int64),
-            np.fromiter(record, dtype=np.int64),
-            pa.array(list(names), pa.string()),
+            images,
+            np.arange(len(images)),
+            np.asarray(record, dtype=np.int64),
+            pa.array(names, pa.string()),
         )
 
 
@@ -51,6 +66,7 @@ def settle_listing(
     unlisted: Unlisted = "unknown",
     empty: Empty = "unknown",
     votes: Votes = "error",
+    how_to_settle: str = "",
     splits: pa.DictionaryArray | None = None,
     notes: Sequence[str] = (),
 ) -> Reading:
@@ -58,9 +74,10 @@ def settle_listing(
 
     With ``unlisted`` "absent", the other classes are **absent** in an image that has a record. A record that
     lists nothing says so only with ``empty`` "absent". ``votes`` settles what records of one image disagree
-    on. ``classes`` names all classes; otherwise they are those that are listed.
+    on, and ``how_to_settle`` tells the user how to choose it. ``classes`` names all classes; otherwise they
+    are those that are listed.
 
-    >>> listing = Listing.of_rows(["a.jpg", "b.jpg"], [0, 1, 1], ["cat", "cat", "dog"])
+    >>> listing = Listing.of_images(["a.jpg", "b.jpg"], [0, 1, 1], ["cat", "cat", "dog"], "x.json")
     >>> settle_listing(listing, source="x.json", unlisted="absent").labels.dense()
     array([[ 1, -1],
            [ 1,  1]], dtype=int8)
@@ -95,7 +112,7 @@ def settle_listing(
             notes=found,
         )
     others = asked[cells // len(names)] - times  # how many did not list it
-    present, doubtful = _decided(listing, names, cells, times, others, votes, source, found)
+    present, doubtful = _decided(listing, names, cells, times, others, votes, source, how_to_settle, found)
     kept = present | doubtful
     return everything_else_absent(
         cells[kept] // len(names),
@@ -118,6 +135,7 @@ def _decided(
     others: Ints,
     votes: Votes,
     source: str,
+    how_to_settle: str,
     notes: list[str],
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return which cells are present, and which are left unknown; say in ``notes`` what was disputed."""
@@ -127,10 +145,7 @@ def _decided(
             f'"{names[int(cell) % len(names)]}" in "{listing.images[int(cell) // len(names)].as_py()}"'
             for cell in cells[disputed]
         )
-        raise InputError(
-            f"{source}: people disagree on {some(shown, _SHOWN)}; say which holds with --contradictions "
-            "majority, absent, present or unknown"
-        )
+        raise InputError(f"{source}: people disagree on {some(shown, _SHOWN)}; {how_to_settle}")
     if votes == "majority":
         present, doubtful = times > others, times == others
     else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 from xml.etree import ElementTree
-from xml.parsers import expat
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,8 @@ import pyarrow as pa
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.formats.coco import Boxes
-from tertium.labels.formats.text import read_bytes, read_lines
+from tertium.labels.formats.text import read_lines
+from tertium.labels.formats.xml_events import parse
 from tertium.labels.labels import Rule
 from tertium.labels.reading import Reading, settle
 from tertium.progress import Progress
@@ -244,28 +244,9 @@ def _read_file(path: Path) -> _File:
 
 
 def _parse(path: Path) -> ElementTree.Element:
-    """Parse XML; a document type, which could define entities that expand without end, is refused."""
     builder = ElementTree.TreeBuilder()
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler = builder.start
-    parser.EndElementHandler = builder.end
-    parser.CharacterDataHandler = builder.data
-    parser.StartDoctypeDeclHandler = _Refused.raise_it
-    data = read_bytes(path)
-    try:
-        parser.Parse(data, True)
-    except _Refused:
-        raise InputError(f"{path}: has a document type (<!DOCTYPE …>), which is not read") from None
-    except (expat.ExpatError, ValueError, LookupError) as error:
-        raise InputError(f"{path}: not valid XML ({error})") from None
+    parse(path, builder.start, builder.end, builder.data)
     return builder.close()
-
-
-class _Refused(Exception):
-    @classmethod
-    def raise_it(cls, *_: Any) -> None:
-        raise cls
 
 
 def _name(path: Path, number: int, item: ElementTree.Element) -> str:
