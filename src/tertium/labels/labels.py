@@ -171,12 +171,74 @@ class Labels:
         stands for every missing value: ``from_pandas(frame, present=1, absent=0, unknown=float("nan"))``.
         """
         cells = frame.to_numpy(dtype=object, na_value=np.nan)
+        images, classes = list(map(str, frame.index)), list(map(str, frame.columns))
+        return cls._of_values(cells, images, classes, present, absent, unknown)
+
+    @classmethod
+    def from_frame(
+        cls, frame: Any, *, present: Any, absent: Any, unknown: Any, image: str = "image", ignore: Any = ()
+    ) -> Labels:
+        """Build from a DataFrame of pandas or polars, or an Arrow table, with a column that names the images.
+
+        All other columns are classes, but for one called split and those of ``ignore``. ``present``,
+        ``absent`` and ``unknown`` are the value that means so, or a tuple of none or several; None and NaN
+        stand for every missing value. A value that is not named is an error.
+
+        >>> table = pa.table({"image": ["a.jpg", "b.jpg"], "cat": [1, None], "dog": [0, 1]})
+        >>> Labels.from_frame(table, present=1, absent=0, unknown=None).dense()
+        array([[ 1, -1],
+               [ 0,  1]], dtype=int8)
+        """
+        from tertium.labels.formats.wide import Layout, UnexplainedError, from_frame, texts_of
+
+        columns = [ignore] if isinstance(ignore, str) else list(ignore)
+        layout = Layout(texts_of(present), texts_of(absent), texts_of(unknown), image=image)
+        try:
+            return from_frame(frame, layout, ignore=columns).labels
+        except UnexplainedError as error:
+            raise InputError(
+                f"{error.what}; name them as present, absent or unknown, or ignore columns without classes"
+            ) from None
+
+    @classmethod
+    def from_dataset(
+        cls, dataset: Any, *, present: Any, absent: Any, unknown: Any, classes: Sequence[str] | None = None
+    ) -> Labels:
+        """Build from a dataset of torch, or a list, whose items are (image, labels), a value for each class.
+
+        What the values mean is said as in `from_pandas`. Images are called by their numbers, so the dataset
+        itself can be given as the images: ``train(labels, dataset)``. Every item is asked for once.
+
+        >>> Labels.from_dataset([("…", [1, 0]), ("…", [0, 1])], present=1, absent=0, unknown=None).known
+        4
+        """
+        rows = [_target(dataset[number], number) for number in range(len(dataset))]
+        if not rows:
+            raise InputError("the dataset is empty")
+        for number, row in enumerate(rows):
+            if len(row) != len(rows[0]):
+                raise InputError(
+                    f"item {number:,} of the dataset has {len(row)} labels, and item 0 {len(rows[0])}"
+                )
+        names = _numbered(len(rows[0])) if classes is None else _check_width(classes, len(rows[0]))
+        return cls._of_values(np.stack(rows), _numbered(len(rows)), names, present, absent, unknown)
+
+    @classmethod
+    def _of_values(
+        cls,
+        cells: npt.NDArray[Any],
+        images: Sequence[str],
+        classes: Sequence[str],
+        present: Any,
+        absent: Any,
+        unknown: Any,
+    ) -> Labels:
+        """Build from a table of values, each of which must be named once."""
         values, told = np.zeros(cells.shape, dtype=np.int8), np.zeros(cells.shape, dtype=np.int8)
         for value, sign in ((present, 1), (absent, -1), (unknown, 0)):
             here = cells != cells if value != value else cells == value  # noqa: PLR0124  # only NaN differs
             values[here] = sign
             told += here
-        images, classes = list(map(str, frame.index)), list(map(str, frame.columns))
         for wrong, reason in ((told == 0, "is none of the three values"), (told > 1, "is two of the values")):
             if wrong.any():
                 row, column = np.argwhere(wrong)[0]
@@ -492,6 +554,20 @@ def _entry_type(classes: int) -> type[np.int16] | type[np.int32]:
 def _offsets(counts: npt.NDArray[Any]) -> Ints:
     ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     return ends.astype(np.int32) if ends[-1] < 2**31 else ends
+
+
+def _target(item: Any, number: int) -> npt.NDArray[Any]:
+    """Return the labels of an item (image, labels) of a dataset, as plain values."""
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise InputError(f"item {number:,} of the dataset is not a pair of an image and its labels")
+    target = item[1].detach().cpu().numpy() if hasattr(item[1], "detach") else item[1]
+    try:
+        found = np.asarray(target).astype(object)
+    except ValueError:  # lists of several lengths
+        found = np.empty((0, 0))
+    if found.ndim != 1 or not found.size:
+        raise InputError(f"the labels of item {number:,} of the dataset are not a value for each class")
+    return found
 
 
 def _numbered(count: int) -> list[str]:

@@ -31,7 +31,7 @@ def open_labels(
     if not isinstance(labels, Labels | LabelFile | str | Path):
         raise InputError(
             f"labels cannot be a {type(labels).__name__}; give a label file or tertium.Labels, such as "
-            "Labels.from_dense(Y) with 1 for present, -1 for absent and 0 for unknown"
+            f"{_maker(labels)}"
         )
     if not isinstance(labels, Labels):
         file = labels if isinstance(labels, LabelFile) else LabelFile(Path(labels))
@@ -40,6 +40,16 @@ def open_labels(
             (progress or Progress()).note(f"Note: {note}.")
         labels = reading.labels
     return labels if split is None else labels.part(split)
+
+
+def _maker(given: object) -> str:
+    """Return how to make labels of what a caller has: the meaning of its values has to be said."""
+    meaning = "present=1, absent=0, unknown=None), with the values that mean so"
+    if any(hasattr(given, name) for name in ("__arrow_c_stream__", "__dataframe__", "columns")):
+        return f"Labels.from_frame(frame, {meaning}"
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not hasattr(given, "dtype"):
+        return f"Labels.from_dataset(dataset, {meaning}"
+    return "Labels.from_dense(Y) with 1 for present, -1 for absent and 0 for unknown"
 
 
 def place_of(labels: Source | None) -> str | None:

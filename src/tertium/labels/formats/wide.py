@@ -201,6 +201,23 @@ def from_frame(
     return _read(source, layout, classes, ignore, suffix, contradictions)
 
 
+def texts_of(values: Any) -> tuple[str, ...]:
+    """Return values as a layout names them: one, or a tuple or list of them.
+
+    >>> texts_of((1, None, True))
+    ('1', '', 'true')
+    """
+    every = values if isinstance(values, tuple | list) else (values,)
+    return tuple(
+        ""
+        if value is None or value != value  # noqa: PLR0124  # NaN
+        else str(value).lower()
+        if isinstance(value, bool | np.bool_)
+        else str(value)
+        for value in every
+    )
+
+
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
