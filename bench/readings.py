@@ -21,9 +21,12 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
 from tertium.methods import Method, Run, make
+from tertium.methods.asymmetric import Asl, Focal
+from tertium.methods.base import observed_rate
 from tertium.methods.benbaruch2021 import PAsl, Selective
-from tertium.methods.cole2021 import Role, expected_positives
+from tertium.methods.cole2021 import AnLs, Role, expected_positives
 from tertium.methods.kundu2020 import SoftExposure
+from tertium.methods.starts import rest
 from tertium.methods.state import Table
 from tertium.methods.zhang2021 import Splc
 from tertium.metrics.evaluation import average_precision, spearman
@@ -113,7 +116,7 @@ class Observed(Method):
     """Starts at the observed rate, whatever the losses say."""
 
     def initial_rate(self, labels: Labels) -> np.ndarray:
-        return Method.initial_rate(self, labels)
+        return observed_rate(labels)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,24 @@ class ObservedSplc(Observed, Splc):
 @dataclass(frozen=True)
 class ObservedSoftExposure(Observed, SoftExposure):
     """`soft_exposure` from the observed rate."""
+
+
+@dataclass(frozen=True)
+class ObservedAsl(Observed, Asl):
+    """`asl` from the observed rate."""
+
+
+@dataclass(frozen=True)
+class ObservedFocal(Observed, Focal):
+    """`focal` from the observed rate."""
+
+
+@dataclass(frozen=True)
+class RestingAnLs(AnLs):
+    """`an_ls` from where its loss rests."""
+
+    def initial_rate(self, labels: Labels) -> np.ndarray:
+        return rest(self, labels)
 
 
 # ---- the tables --------------------------------------------------------------------------------------------
@@ -158,6 +179,12 @@ ROLES: list[tuple[str, Method]] = [
     (f"`role`, lr_factor {factor:g}", make("role", {"lr_factor": factor})) for factor in FACTORS
 ]
 STARTS: list[tuple[str, Method]] = [
+    ("`asl`, at rest", Asl()),
+    ("`asl`, observed", ObservedAsl()),
+    ("`focal`, at rest", Focal()),
+    ("`focal`, observed", ObservedFocal()),
+    ("`an_ls`, at rest", RestingAnLs()),
+    ("`an_ls`, observed", AnLs()),
     ("`p_asl`, at rest", PAsl()),
     ("`p_asl`, observed", ObservedPAsl()),
     ("`selective`, at rest", Selective()),
@@ -216,7 +243,7 @@ TABLES: dict[str, tuple[Callable[[], list[Row]], tuple[str, ...], str]] = {
         ".2f",
     ),
     "prior": (prior, ("per_class:100", "random:0.1"), ".2f"),
-    "starts": (lambda: of(held_out, STARTS), ("random:0.3", "per_class:100"), ".1f"),
+    "starts": (lambda: of(held_out, STARTS), ("single_positive", "random:0.3", "per_class:100"), ".1f"),
     "selective": (lambda: of(held_out, SELECTED), ("random:0.3", "per_class:100"), ".1f"),
 }
 

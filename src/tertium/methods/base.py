@@ -56,6 +56,13 @@ class Run(Protocol):
         ...
 
 
+def observed_rate(labels: Labels) -> npt.NDArray[np.float64]:
+    """Return the share of images in which each class is known to be present."""
+    present, _ = labels.class_counts
+    rate: npt.NDArray[np.float64] = (present + 0.5) / (len(labels) + 1)
+    return rate
+
+
 @dataclass(frozen=True)
 class Method:
     """How to learn from labels, some of which are unknown.
@@ -84,11 +91,14 @@ class Method:
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """Return per class the share of positives at which training starts: the head's bias is its logit.
 
-        It should be the objective's own answer for a model that ignores the image, since a bias that starts
-        far from it does not get there at the usual learning rates. Here: the observed rate.
+        It should be the loss's own answer for a model that ignores the image, since a bias that starts far
+        from it does not get there at the usual learning rates. Here it is found from `terms`
+        (`tertium.methods.starts.rest`). A method that prepares something, or whose labels do not enter one
+        by one, should say itself where it starts; without that it is at the observed rate.
         """
-        present, _ = labels.class_counts
-        return (present + 0.5) / (len(labels) + 1)
+        from tertium.methods.starts import rest
+
+        return rest(self, labels) if type(self).prepare is Method.prepare else observed_rate(labels)
 
     def prepare(self, run: Run) -> None:
         """Do what is needed once, before the first epoch."""

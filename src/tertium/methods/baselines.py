@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 from torch.nn import functional as F
 
 from tertium.data.batches import Batch
@@ -66,11 +64,6 @@ class Ignore(Method):
         """Refuse labels with nothing absent: calling everything present would be perfect."""
         require_absent(labels, self.name)
 
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """The share of positives among the known labels."""
-        present, absent = labels.class_counts
-        return (present + 0.5) / (present + absent + 1)
-
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Sum over known entries, divided by B·C."""
         return {"known": known_bce(logits, batch.labels)}
@@ -85,11 +78,6 @@ class Negative(Method):
     paper: ClassVar[str] = "baseline (Cole's AN; Kundu's FE has positive_weight 5)"
     aliases: ClassVar[tuple[str, ...]] = ("an", "fe")
 
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """The observed rate, moved by the weight of the positives."""
-        rate = super().initial_rate(labels)
-        return self.positive_weight * rate / (self.positive_weight * rate + 1 - rate)
-
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries; ℓ⁺ counts ``positive_weight`` times."""
         return {"bce": assumed_bce(logits, batch.labels, positive_weight=self.positive_weight)}
@@ -101,11 +89,6 @@ class Positive(Method):
 
     name: ClassVar[str] = "positive"
     paper: ClassVar[str] = "baseline (CheXpert's U-ones)"
-
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """The share of images where the class is not known to be absent."""
-        _, absent = labels.class_counts
-        return (len(labels) - absent + 0.5) / (len(labels) + 1)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁻ where known absent, ℓ⁺ elsewhere."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -17,7 +17,8 @@ from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import Ignore
 from tertium.methods.losses.compiled import softplus_and_sigmoid
-from tertium.methods.losses.curves import Curve, known_entries, mean_except, power, rate_at_rest
+from tertium.methods.losses.curves import Curve, known_entries, mean_except, power
+from tertium.methods.starts import rest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,21 +46,6 @@ class PAsl(Method):
         for name in ("gamma_positive", "gamma_negative", "gamma_unknown"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} must be a number from 0 up, not {getattr(self, name)}")
-
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """Where the pulls of present, absent and unknown labels cancel: far above the observed rate.
-
-        It is the root of n⁺(1−p)^(γ⁺+1) − n⁻p^(γ⁻+1) − nᵘp^(γᵘ+1), which falls with p.
-        """
-        present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
-        unknown = len(labels) + 1 - present - absent
-
-        def slope(logit: Tensor) -> Tensor:
-            p = logit.sigmoid()
-            down = absent * p ** (self.gamma_negative + 1) + unknown * p ** (self.gamma_unknown + 1)
-            return down - present * (1 - p) ** (self.gamma_positive + 1)
-
-        return rate_at_rest(slope, len(labels.classes))
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """(1−p)^γ⁺ ℓ⁺ where present, p^γ⁻ ℓ⁻ where absent, ω·p^γᵘ ℓ⁻ where unknown.
@@ -153,6 +139,10 @@ class Selective(PAsl):
                 f'"{self.name}" leaves out all unknown labels, since k is {self.k} of {len(labels.classes)} '
                 "classes, and none are known to be absent; choose a smaller k"
             )
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """Where `p_asl` rests: what is left out pulls nowhere, and nothing is chosen yet."""
+        return rest(PAsl(**{each.name: getattr(self, each.name) for each in fields(PAsl)}), labels)
 
     def prepare(self, run: Run) -> None:
         """Estimate the class frequencies, once, and what they make of unknown labels."""

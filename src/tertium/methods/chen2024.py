@@ -6,17 +6,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from tertium.data.batches import Batch
 from tertium.errors import InputError
-from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.losses.curves import Curve, bce, mean_loss, resting_rate
+from tertium.methods.losses.curves import Curve, bce, mean_loss
 
 
 @dataclass(frozen=True)
@@ -74,10 +71,6 @@ class Gr(Method):
             between(self.mu_start, self.mu_end),
             between(self.sigma_start, self.sigma_end),
         )
-
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """Where the losses of the first epoch balance: K alone holds unknown labels at about sigmoid(b)."""
-        return resting_rate(labels, partial(self._unknown, **asdict(self.schedule(1, 1))), bce)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""

@@ -6,13 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from tertium.data.batches import Batch
 from tertium.errors import InputError
+from tertium.labels import Labels
 from tertium.methods.base import Run
 from tertium.methods.baselines import Ignore
 from tertium.methods.losses.known import known_bce
+from tertium.methods.starts import rest
 from tertium.methods.state import Table
 
 if TYPE_CHECKING:
@@ -51,6 +55,10 @@ class Curriculum(WeightedIgnore):
     confidence: float = 2.0
     name: ClassVar[str] = "curriculum"
     aliases: ClassVar[tuple[str, ...]] = ()
+
+    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
+        """Where the known labels rest: in the first round there are no others."""
+        return rest(Ignore(), labels)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

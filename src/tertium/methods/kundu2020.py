@@ -22,7 +22,6 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
 from tertium.methods.baselines import require_absent
-from tertium.methods.losses.curves import rate_at_rest
 from tertium.models.neighbours import class_medians, distances, nearest, normalise
 
 if TYPE_CHECKING:
@@ -232,17 +231,6 @@ class LabelSoftening(Method):
         _check_weight(self.positive_weight)
         if not self.temperature >= _COLDEST:
             raise InputError(f"the temperature of ls must be at least {_COLDEST}, not {self.temperature}")
-
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """Where the gradient of the whole data set vanishes."""
-        present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
-        unknown = len(labels) + 1 - present - absent
-
-        def slope(logit: Tensor) -> Tensor:
-            p, soft = logit.sigmoid(), (logit / self.temperature).sigmoid() / self.temperature
-            return absent * p + unknown * soft - self.positive_weight * present * (1 - p)
-
-        return rate_at_rest(slope, len(labels.classes))
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of ℓ⁺ (weighted) and ℓ⁻ where known, −logsigmoid(−z/T) where unknown."""

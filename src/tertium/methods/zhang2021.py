@@ -15,7 +15,7 @@ from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.losses.curves import Curve, bce, focal, mean_loss, resting_rate
+from tertium.methods.losses.curves import Curve, bce, focal, mean_loss
 
 
 def _check_focal(name: str, gamma: float, margin: float) -> None:
@@ -47,10 +47,6 @@ class Hill(Method):
         _check_focal(self.name, self.gamma, self.margin)
         if self.lam < 1:
             raise InputError(f"lam of hill must be at least 1, not {self.lam}: losses would be negative")
-
-    def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """Where the three curves balance: above the observed rate, since p² hardly pushes small p down."""
-        return resting_rate(labels, self._unknown, self._known)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""
@@ -101,7 +97,7 @@ class Splc(Method):
 
         Not above the threshold, where a model that has seen nothing would believe in every unknown label.
         """
-        return np.minimum(resting_rate(labels, self._absent, self._curve), self.threshold)
+        return np.minimum(super().initial_rate(labels), self.threshold)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries."""

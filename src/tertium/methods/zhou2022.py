@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.losses.curves import rate_at_rest
+from tertium.methods.starts import rest
 from tertium.methods.state import Table
 
 if TYPE_CHECKING:
@@ -70,14 +70,7 @@ class Em(Method):
         With absences that is close to the share of positives among the known labels. With positives only it
         lies above one half: from the observed rate training would have to lift every class first.
         """
-        present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
-        pull = self.alpha * (len(labels) + 1 - present - absent).clamp(min=0)
-
-        def slope(logit: Tensor) -> Tensor:
-            p = logit.sigmoid()
-            return absent * p - present * (1 - p) + pull * logit * p * (1 - p)
-
-        return rate_at_rest(slope, len(labels.classes))
+        return rest(replace(self, apl=False), labels)
 
     def prepare(self, run: Run) -> None:
         """Make the tables of pseudo-labels."""

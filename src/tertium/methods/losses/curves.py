@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tertium.labels import Labels
 from tertium.methods.losses.compiled import one_pass, softplus_and_sigmoid, worth_compiling
 
 Curve = tuple[Tensor, Tensor]  # losses of entries, and their slopes in the logits
@@ -127,18 +126,6 @@ def power(base: Tensor, exponent: float) -> Tensor:
     if exponent == 1:
         return base
     return base.square().square() if exponent == 4 else base**exponent
-
-
-def resting_rate(labels: Labels, unknown: Unknown, known: Known) -> npt.NDArray[np.float64]:
-    """Return per class the rate at which these losses leave a bias alone."""
-    present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
-    hidden = len(labels) + 1 - present - absent
-    one = torch.ones_like(present)
-
-    def slope(bias: Tensor) -> Tensor:
-        return present * known(bias, one)[1] + absent * known(bias, -one)[1] + hidden * unknown(bias)[1]
-
-    return rate_at_rest(slope, len(labels.classes))
 
 
 def rate_at_rest(slope: Callable[[Tensor], Tensor], classes: int) -> npt.NDArray[np.float64]:
