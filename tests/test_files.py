@@ -3,13 +3,16 @@ import json
 import numpy as np
 import pytest
 
+from tertium import files
 from tertium.errors import InputError
 from tertium.files import (
+    _sweep_folders,
     filling,
     is_left_of,
     keep_inputs,
     locked,
     make_folder,
+    passing_folder,
     read_json,
     read_sealed,
     replacing,
@@ -137,3 +140,22 @@ def test_two_outputs_are_two_files(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(InputError, match="would be written twice"):
         keep_inputs([tmp_path / "a.csv", None, tmp_path / "link" / "a.csv"], [])
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """Another process may look for leftovers between making a folder and locking it."""
+    lock, swept = files.lock, []
+
+    def late(handle, *, wait=False):
+        if wait and not swept:
+            swept.append(handle)
+            _sweep_folders(tmp_path)
+        lock(handle, wait=wait)
+
+    monkeypatch.setattr(files, "lock", late)
+    with passing_folder(tmp_path) as folder:
+        assert swept
+        (folder / "work").write_text("kept")
+        _sweep_folders(tmp_path)  # now it is held
+        assert (folder / "work").read_text() == "kept"
+    assert list(tmp_path.iterdir()) == []

@@ -148,15 +148,34 @@ def passing_folder(near: Path) -> Iterator[Path]:
     """Give a temporary folder below ``near``, removed at the end; those of killed processes go too."""
     _sweep_folders(near)
     folder = near / f"{temporary_prefix(_FOLDER)}{secrets.token_hex(4)}"
+    handle = -1
     try:
-        try:
-            folder.mkdir(0o700)
-        except OSError as error:
-            raise InputError(f"{near}: no folder can be made here ({error.strerror})") from None
-        with locked(folder):
-            yield folder
+        handle = _make_locked(folder)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if handle >= 0:
+            os.close(handle)
+
+
+def _make_locked(folder: Path) -> int:
+    """Make a folder, locked as long as this process uses it; return what holds the lock, or −1."""
+    try:
+        folder.mkdir(0o700)
+    except OSError as error:
+        raise InputError(f"{folder.parent}: no folder can be made here ({error.strerror})") from None
+    if not LOCKS:
+        return -1
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return _make_locked(folder)  # another process took it for one that was left
+    with contextlib.suppress(OSError):  # a file system without locks
+        lock(handle, wait=True)
+    if folder.is_dir():
+        return handle
+    os.close(handle)
+    return _make_locked(folder)
 
 
 def _sweep_folders(near: Path) -> None:
