@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from weakref import WeakKeyDictionary
 
 from tertium.errors import InputError, did_you_mean
 
@@ -51,14 +52,16 @@ class Range:
 Count = Annotated[int, Range(1, 1_000_000)]
 
 
-_hints_of: dict[tuple[type[Any], bool], Mapping[str, Any]] = {}
+# A class that nobody else knows any more is forgotten here, too.
+_hints_of: WeakKeyDictionary[type[Any], dict[bool, Mapping[str, Any]]] = WeakKeyDictionary()
 
 
 def _hints(kind: type[Any], extras: bool) -> Mapping[str, Any]:
     """Return the types of a dataclass's fields, with what they are annotated with; milliseconds, once."""
-    if (kind, extras) not in _hints_of:
-        _hints_of[kind, extras] = typing.get_type_hints(kind, include_extras=extras)
-    return _hints_of[kind, extras]
+    known = _hints_of.setdefault(kind, {})
+    if extras not in known:
+        known[extras] = typing.get_type_hints(kind, include_extras=extras)
+    return known[extras]
 
 
 def ranges(kind: type[Any]) -> Mapping[str, Range]:

@@ -51,6 +51,9 @@ COMMANDS = (
         reads=("wide.csv",),
     ),
     Command("convert coco {world}/boxes.json --out {out}/a.csv", ("a.csv",), reads=("boxes.json",)),
+    Command(
+        "publish --labels {world}/labels.csv --to wide --out {out}/a.csv", ("a.csv",), reads=("labels.csv",)
+    ),
     Command(f"prior {DATA} --out {{out}}/a.csv --plot {{out}}/a.svg", ("a.csv",)),
     Command(f"complete {{world}}/run {DATA} --out {{out}}/a.csv", ("a.csv",), reads=_RUN),
     Command(f"suggest {{world}}/run {DATA} --out {{out}}/a.csv", ("a.csv",), reads=_RUN),
@@ -133,7 +136,11 @@ SERVERS = (
     "review {world}/run --labels {world}/partial.csv --features {world}/x.npy --images {world}/photos"
     " --answers {out}/kept.sqlite --port 0",
 )
-LEFT_OUT = {"demo": "it renders 4,500 scenes", "methods": "it neither reads nor writes files"}
+LEFT_OUT = {
+    "demo": "it renders 4,500 scenes",
+    "encoders": "it neither reads nor writes files",
+    "methods": "it neither reads nor writes files",
+}
 
 
 def make(world: Path) -> None:

@@ -188,6 +188,7 @@ def test_train_evaluate_predict_report(tertium, folder, tmp_path):
         "--method",
         "an",
         "epochs=12",
+        "patience=99",
         "lr=0.01",
         "positive_weight=2",
     )

@@ -54,10 +54,9 @@ class AnLs(Method):
     aliases: ClassVar[tuple[str, ...]] = ("lsan",)
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
-        """The observed rate, not the smoothed one at which the loss rests: that costs up to 5 mAP.
+        """The observed rate, not the smoothed one at which the loss rests: models are a little better.
 
-        Weight decay and few epochs never pull a class from there to where its rare positives stand out
-        (docs/readings.md, ``python -m bench.readings DATA starts``).
+        The figures are in docs/readings.md (``python -m bench.readings DATA starts``).
         """
         return observed_rate(labels)
 

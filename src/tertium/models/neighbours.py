@@ -101,7 +101,10 @@ def _straight(block: torch.Tensor, points: torch.Tensor, chosen: torch.Tensor) -
 
     One neighbour rank at a time, so that no more than [B, D] numbers are held.
     """
-    return torch.stack([(block - points[column]).norm(dim=1) for column in chosen.T], dim=1)
+    far = block.new_empty(chosen.shape)
+    for rank, column in enumerate(chosen.T):
+        torch.linalg.vector_norm(block - points[column], dim=1, out=far[:, rank])
+    return far
 
 
 def class_medians(features: npt.ArrayLike, labels: Labels) -> Floats:
