@@ -5,6 +5,8 @@ import shutil
 import signal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -35,6 +37,8 @@ def original(tmp_path_factory):
     write_labels(full, folder / "more.csv")
     (folder / "wide.csv").write_text("image,cat\na.jpg,1\n")
     (folder / "tasks.json").write_text(TASKS)
+    (folder / "saved").mkdir()
+    pa.parquet.write_table(pa.table({"image": ["a"], "tags": [["cat"]]}), folder / "saved" / "t.parquet")
     package.train(folder / "labels.csv", features=folder / "x.npy", out=folder / "run", epochs=1)
     package.export(folder / "run", out=folder / "m.onnx")
     (folder / "photos").mkdir()
@@ -74,6 +78,7 @@ REPLACING = [  # commands that would write over what they read
     f"prior {DATA} --out labels.csv",
     "convert wide wide.csv --positive 1 --negative 0 --out wide.csv",
     "convert label-studio tasks.json --out tasks.json",
+    "convert huggingface saved --column tags --out saved/t.parquet",
     "publish --labels labels.csv --to wide --out labels.csv",
     "publish --probabilities wide.csv --to wide --out wide.csv",
     "export run --out run/model.safetensors --to safetensors",

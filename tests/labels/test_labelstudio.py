@@ -131,6 +131,7 @@ def test_several_controls(tmp_path):
         ("https://host/x/a.jpg?token=1", "x/a.jpg"),
         ("gs://bucket/x/%C3%A4.jpg", "x/ä.jpg"),
         ("x/100%.jpg", "x/100%.jpg"),
+        ("take:2.jpg", "take:2.jpg"),
     ],
 )
 def test_names_of_images(address, name):

@@ -153,5 +153,5 @@ def test_the_command(table, tmp_path, tertium):
     words = "publish", "--probabilities", table, "--to", "label-studio", "--threshold", "0.5", "--out", out
     code, text, _ = tertium(*map(str, words))
     assert code == 0
-    assert "2 images, 4 labels listed" in text
+    assert "2 images, 4 labels → " in text
     assert tertium("publish", "--to", "coco", "--out", str(out))[0] == 2

@@ -19,6 +19,7 @@ from tertium.cli.shared import (
     watching,
     writes_files,
 )
+from tertium.files import keep_inputs
 
 
 class Votes(enum.StrEnum):
@@ -129,9 +130,10 @@ def huggingface(
 
       tertium convert huggingface saved/ --column labels --unlisted absent --out labels.parquet
     """
-    from tertium.labels.formats.huggingface import read
+    from tertium.labels.formats.huggingface import parts_of, read
     from tertium.labels.readers import read_classes
 
+    keep_inputs([out], [part.file for part in parts_of(folder)])
     with watching() as progress:
         reading = read(
             folder,
@@ -293,7 +295,7 @@ def publish(
             model_version=model_version,
             progress=progress,
         )
-    what = "probabilities" if probabilities is not None and to is Target.wide else "labels listed"
-    say(f"{counted(done.images, 'images')}, {done.listed:,} {what} → {out}")
+    what = "values" if probabilities is not None and to is Target.wide else "labels"
+    say(f"{counted(done.images, 'images')}, {counted(done.listed, what)} → {out}")
     for note in done.notes:
         say(f"Note: {note}.")

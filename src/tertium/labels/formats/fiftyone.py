@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -177,7 +178,7 @@ def write(path: Path, content: Content) -> None:
     with open(path, "w", encoding="utf-8") as sink:
         sink.write(f'{{"classes": {json.dumps(content.classes, ensure_ascii=False)},\n"labels": {{')
         for row, each in enumerate(content.listed()):
-            key = PurePosixPath(each.image).with_suffix("").as_posix()
+            key = os.path.splitext(each.image)[0]
             other = seen.setdefault(key, each.image)
             if other != each.image:
                 raise InputError(

@@ -62,7 +62,7 @@ def read(
     """
     path = Path(path)
     check_choice("unlisted labels", unlisted, get_args(Unlisted))
-    parts = _parts(path)
+    parts = parts_of(path)
     if progress is not None:
         progress.start("Reading tables", len(parts), "files")
     ids: list[str] = []
@@ -100,27 +100,29 @@ def read(
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
+    """A table of a data set, and the split that it is of."""
+
     file: Path
     split: str | None
 
 
-def _parts(path: Path) -> list[_Part]:
+def parts_of(path: Path) -> list[Part]:
     """Return the tables of a data set, with their splits."""
     if path.is_file():
         if path.suffix not in (".parquet", ".arrow"):
             raise InputError(f"{path}: data sets are read from folders, .parquet and .arrow")
-        return [_Part(path, _split_of(path))]
+        return [Part(path, _split_of(path))]
     if not path.is_dir():
         raise InputError(f"{path}: no such file or folder")
     if (path / "dataset_dict.json").exists():
         splits = _json(path / "dataset_dict.json").get("splits")
         if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits):
             raise InputError(f'{path / "dataset_dict.json"}: "splits" is not a list of names')
-        return [_Part(file, name) for name in splits for file in _saved(path / Path(name).name)]
+        return [Part(file, name) for name in splits for file in _saved(path / Path(name).name)]
     if (path / "state.json").exists():
-        return [_Part(file, None) for file in _saved(path)]
-    found = [_Part(file, _split_of(file)) for file in sorted(path.rglob("*.parquet"))]
+        return [Part(file, None) for file in _saved(path)]
+    found = [Part(file, _split_of(file)) for file in sorted(path.rglob("*.parquet"))]
     if not found:
         raise InputError(
             f"{path}: neither written by save_to_disk (there is no state.json or dataset_dict.json) nor a "

@@ -118,7 +118,7 @@ def image_id(address: str, prefix: str = "") -> str:
     upload = _UPLOAD.match(parts.path)
     if upload:
         return unquote(upload[1])
-    return unquote(parts.path).removeprefix("/") if parts.scheme else address
+    return unquote(parts.path).removeprefix("/") if "://" in address else address
 
 
 def write(
