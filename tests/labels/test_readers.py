@@ -331,3 +331,18 @@ def test_names_that_spreadsheets_take_for_formulas_read_back_as_they_are(tmp_pat
 def test_the_values_of_a_file_are_told(tmp_path, text, seen):
     (tmp_path / "labels.csv").write_text(text)
     assert LabelFile(tmp_path / "labels.csv").read().seen == seen
+
+
+def test_files_of_annotation_tools_are_converted_first(tmp_path):
+    for name, hint in (("p.json", "label-studio, coco, lvis or fiftyone"), ("a.xml", "cvat")):
+        (tmp_path / name).write_text("[]")
+        with pytest.raises(InputError, match=f"{name}: labels are read from .*tertium convert {hint}$"):
+            read_labels(tmp_path / name)
+    pa.parquet.write_table(pa.table({"image": ["a"], "labels": [["cat"]]}), tmp_path / "t.parquet")
+    with pytest.raises(
+        InputError, match=r't.parquet: the column "labels" holds list.*convert huggingface reads'
+    ):
+        read_labels(tmp_path / "t.parquet")
+    own = pa.table({"image": ["a"], "present": ["cat"], "boxes": [[1]]})  # a column of the user's own
+    pa.parquet.write_table(own, tmp_path / "t.parquet")
+    assert read_labels(tmp_path / "t.parquet").known == 1

@@ -31,6 +31,7 @@ from tertium.labels.tables import (
 )
 
 DAMAGE = (pa.ArrowException, OSError, KeyError, ValueError, TypeError, MemoryError)
+_TOOLS = {".json": "label-studio, coco, lvis or fiftyone", ".xml": "cvat"}
 _READ = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
 _VALUES = {"present": 1, "1": 1, "+1": 1, "absent": -1, "-1": -1}
 _LONG, _COMPACT = ("image", "label", "value"), ("image", "present")
@@ -81,7 +82,15 @@ def open_rows(path: Path, separator: str) -> Rows:
         table = TextTable.open(path)
         wanted = _check_columns(table.columns, path, table.start)
         return Rows(path, table.blocks(wanted, work), lambda row: f"line {table.line(row)}")
-    raise InputError(f"{path}: labels are read from {', '.join(_READ)}")
+    raise InputError(f"{path}: labels are read from {', '.join(_READ)}{_converted(path)}")
+
+
+def _converted(path: Path) -> str:
+    """Return how files with an ending that annotation tools use become label files."""
+    for ending, formats in _TOOLS.items():
+        if ending in path.suffixes:
+            return f"; make such a file of an annotation tool's with tertium convert {formats}"
+    return ""
 
 
 # ---- columns -----------------------------------------------------------------------------------------------
@@ -175,24 +184,27 @@ def _parquet_blocks(path: Path, work: Callable[[Columns], Block]) -> Iterator[Bl
     try:
         with pa.parquet.ParquetFile(path) as file:
             names = tuple(file.schema_arrow.names)
-            wanted = _check_columns(names, path, lambda: _texts(next(file.iter_batches(), None), names))
+            wanted = _check_columns(names, path, lambda: _texts(path, next(file.iter_batches(), None), names))
             for batch in file.iter_batches(columns=list(wanted)):
-                yield work(_texts(batch, wanted))
+                yield work(_texts(path, batch, wanted))
     except InputError:
         raise
     except DAMAGE as error:
         raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
 
 
-def _texts(batch: pa.RecordBatch | None, names: Sequence[str]) -> Columns:
-    return {} if batch is None else {name: _text(batch[name]) for name in names}
+def _texts(path: Path, batch: pa.RecordBatch | None, names: Sequence[str]) -> Columns:
+    return {} if batch is None else {name: _text(path, name, batch[name]) for name in names}
 
 
-def _text(column: pa.Array) -> pa.StringArray:
+def _text(path: Path, name: str, column: pa.Array) -> pa.StringArray:
     try:
         return pc.fill_null(column.cast(pa.string()), "")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InputError(f"a column holds {column.type}, not text") from None
+        lists = (
+            "; tertium convert huggingface reads lists of classes" if pa.types.is_nested(column.type) else ""
+        )
+        raise InputError(f'{path}: the column "{name}" holds {column.type}, not text{lists}') from None
 
 
 # ---- JSON lines --------------------------------------------------------------------------------------------
