@@ -87,7 +87,9 @@ def test_one_class_an_image_and_older_metadata(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int8()), pa.list_(pa.float32(), 2), pa.list_(pa.bool_())])
 def test_multi_hot_lists(tmp_path, kind):
-    hot = pa.array([[1, 0], [0, 0], None], pa.list_(pa.int8())).cast(pa.list_(kind.value_type)).cast(kind)
+    # Arrow 25 does not read a missing list of fixed size from Parquet; 26 does.
+    last = [0, 0] if pa.types.is_fixed_size_list(kind) else None
+    hot = pa.array([[1, 0], [0, 0], last], pa.list_(pa.int8())).cast(pa.list_(kind.value_type)).cast(kind)
     pa.parquet.write_table(table({"image": ["a", "b", "c"], "hot": hot}), tmp_path / "t.parquet")
     words = {"column": "hot", "classes": ["cat", "dog"], "numbers": "multi-hot"}
     assert dense(read(tmp_path / "t.parquet", **words)) == {"a": [1, 0], "b": [0, 0], "c": [0, 0]}
