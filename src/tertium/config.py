@@ -140,6 +140,9 @@ HEAD = Phase(None, None, 3e-4, 0.0, 1.0, "cosine", 0.1, 0.0, 0.0, None)
 WHOLE = Phase(None, None, None, None, 0.05, "one_cycle", 0.3, 1.0, 0.99, None)
 
 
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+
+
 @dataclass(frozen=True)
 class Settings:
     """All that decides the outcome of a training run, data apart."""
@@ -168,15 +171,24 @@ class Settings:
     # Processes that decode images; by default one for each spare core.
     workers: Annotated[int, Range(0, 1024)] | None = None
     checkpoint_minutes: Annotated[float, Range(0, 100_000)] = 5.0  # between checkpoints
+    # Trackers of experiments, such as tensorboard,mlflow (docs/training.md).
+    log: str | None = None
     head: Phase = HEAD
     whole: Phase = WHOLE
 
     def __post_init__(self) -> None:
         _check_ranges(self, Settings)
+        for name in self.trackers():
+            if name not in TRACKERS:
+                raise InputError(f'there is no tracker "{name}"; {did_you_mean(name, TRACKERS)}')
         if self.boost > 1 and "whole" not in self.phases():
             raise InputError(
                 "boost needs the protocol finetune or linear_init: pooled features have no places"
             )
+
+    def trackers(self) -> tuple[str, ...]:
+        """Return the names of the trackers that are told about the run."""
+        return tuple(name.strip() for name in (self.log or "").split(",") if name.strip())
 
     def phases(self) -> tuple[str, ...]:
         """Return which phases the protocol runs through."""

@@ -185,6 +185,11 @@ class RunFolder:
         return self.path / "tables"
 
     @property
+    def tracking(self) -> Path:
+        """What trackers of experiments keep of the run; they choose the names in it."""
+        return self.path / "tracking"
+
+    @property
     def replaced(self) -> Path:
         """An earlier run, until the one that replaces it has begun well."""
         return self.path / ".replaced"
@@ -207,6 +212,8 @@ class RunFolder:
         for each in sorted(self.path.iterdir()):
             if each.is_symlink():
                 yield each
+            elif each == self.tracking and each.is_dir():
+                continue
             elif each == self.replaced and each.is_dir():
                 yield from RunFolder(each)._strange()
             elif each in (self.checkpoints, self.tables) and each.is_dir():
@@ -294,7 +301,7 @@ class RunFolder:
     def _clear(self) -> None:
         """Remove what a run has written, but for the one that it replaces."""
         for each in self.path.iterdir():
-            if each in (self.checkpoints, self.tables):
+            if each in (self.checkpoints, self.tables, self.tracking):
                 shutil.rmtree(each)
             elif each != self.replaced:
                 each.unlink()

@@ -68,6 +68,9 @@ def train(
         Path | None, typer.Option(help="Full labels, only to record what is memorised and corrected.")
     ] = None,
     skip_damaged: SkipDamaged = False,
+    log: Annotated[
+        str | None, typer.Option(help="Tell trackers: tensorboard, mlflow, wandb, or several with commas.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Any setting or method parameter.")
     ] = None,
@@ -102,7 +105,7 @@ def train(
         keep_inputs(RunFolder(out).made_by_training(), [config])
     try:
         if resume is not None:
-            beside = labels, out, images, features, method, config, classes, truth, settings
+            beside = labels, out, images, features, method, config, classes, truth, log, settings
             outcome = _go_on(resume, devices, (*beside, skip_damaged or None))
         else:
             outcome = _begin(
@@ -110,7 +113,7 @@ def train(
                 _needed("--out", out),
                 images=images,
                 features=features,
-                config=settings_of(config, settings, method=method, devices=devices),
+                config=settings_of(config, settings, method=method, devices=devices, log=log),
                 unlisted=unlisted.value,
                 classes=classes,
                 overwrite=overwrite,
@@ -124,7 +127,7 @@ def train(
         raise typer.Exit(128 + stop.number) from None
     if rank() == 0:
         show_summary(console(), outcome.summary, place)
-        _write_page(place)
+        outcome.trackers.attach(_write_page(place))
         _say_next(place)
 
 
@@ -170,14 +173,15 @@ def _are_there(names: list[str], data: RunData) -> bool:
     return set(names) <= set(there or ())
 
 
-def _write_page(run: Path) -> None:
-    """Write the report of a run into its folder."""
+def _write_page(run: Path) -> Path:
+    """Write the report of a run into its folder; return where it is."""
     from tertium.reporting import write_report
     from tertium.runs import RunFolder
 
     folder = RunFolder.open(run)
     page = write_report(folder.report_file, [folder], title=f"Run {run.name}", command=command_line())
     say(f"Report: {page}")
+    return page
 
 
 def settings_of(config: Path | None, words: list[str] | None, **options: Any) -> dict[str, Any]:

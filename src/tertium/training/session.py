@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from tertium.training.choosing import Judge, Record, Verdict
 from tertium.training.fit import Fitted, Keeper, Offers, Validate, fit
 from tertium.training.memorisation import Memorisation
 from tertium.training.stopping import CheckpointKeeper, Stops
+from tertium.training.tracking import Trackers
 
 Watch = Callable[[Classifier], dict[str, Any]]  # of a model after an epoch
 _FOLDS = 3  # of temporary heads that score images they have not seen
@@ -64,6 +65,7 @@ class Outcome:
     trained: Trained
     records: list[Record]
     summary: dict[str, Any]
+    trackers: Trackers = field(default_factory=Trackers)  # that were told, if any
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class Session:
         self.done: dict[str, Fitted] = {}  # phases that are over
         self.truth, self.watch, self.expected_map = truth, watch, expected_map
         self.taught, self.near = taught, near
+        self.trackers = Trackers()
         self.held = ExitStack()  # the lock on the folder
         self.memorised: dict[str, Any] = {}  # what was, by phase
         self.annotation: Annotation | None = None  # of the training labels, if the method models it
@@ -260,6 +263,9 @@ class Session:
 
     def run(self) -> Outcome:
         """Go through the phases of the protocol and keep the best model."""
+        if self.folder is not None and rank() == 0 and self.settings.trackers():
+            self.trackers = Trackers(self.settings.trackers(), self.folder.tracking, self._say)
+            self.trackers.begin(self.settings.to_dict())
         head = self._phase("head", *self.head_parts) if "head" in self.settings.phases() else None
         if head is not None and "whole" not in self.settings.phases():
             return self._finish("head", head, self.head_parts[1])
@@ -460,8 +466,9 @@ class Session:
                 if self.together is not None and phase == "head":  # it is about the frozen features
                     self.together.save(self.folder)
                 self.folder.finish(summary)
+                self.trackers.end(summary)
             self._checkpoints().clear()
-        return Outcome(trained, self.records, summary)
+        return Outcome(trained, self.records, summary, self.trackers)
 
     def _thresholds(self, probabilities: npt.NDArray[np.float32], labels: Labels) -> npt.NDArray[np.float64]:
         """Choose by all labels if the method knows how they were annotated, else by known ones."""
@@ -474,6 +481,7 @@ class Session:
         if self.folder is not None and rank() == 0:
             self.folder.append(figures)
             self.folder.settle()  # it has begun well
+            self.trackers.epoch(str(figures.get("phase", "head")), figures)
         self._say(epoch_line(figures))
 
     def _say(self, text: str) -> None:

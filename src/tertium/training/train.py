@@ -37,6 +37,7 @@ from tertium.processes import rank, world
 from tertium.progress import Progress
 from tertium.runs import RunData, RunFolder
 from tertium.training.declared import declared
+from tertium.training.tracking import check_installed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,6 +89,9 @@ def train(
     """
     net, values = _given_network({**(config or {}), **overrides})
     settings = _checked(method, values)
+    check_installed(settings.trackers())
+    if settings.log and out is None:
+        raise InputError("log needs a run folder: give out too")
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
         _keep_inside(Path(out), [place_of(labels), images, features, truth, settings.weights])
