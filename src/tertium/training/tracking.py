@@ -89,8 +89,11 @@ def _opened(name: str, folder: Path) -> Any:
     if name == "mlflow":
         from lightning.pytorch.loggers import MLFlowLogger
 
-        place = os.environ.get("MLFLOW_TRACKING_URI") or (folder / name).absolute().as_uri()
-        return MLFlowLogger(experiment_name=_PROJECT, run_name=run, tracking_uri=place)
+        place, files = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not place:  # a database of its own, with its files beside it
+            folder.mkdir(parents=True, exist_ok=True)
+            place, files = f"sqlite:///{folder.absolute()}/mlflow.db", (folder / name).absolute().as_uri()
+        return MLFlowLogger(_PROJECT, run_name=run, tracking_uri=place, artifact_location=files)
     from lightning.pytorch.loggers import WandbLogger
 
     offline = os.environ.get("WANDB_MODE", "offline") == "offline"
