@@ -62,7 +62,7 @@ def measured(folder: Path, base: Path, scale: Scale) -> list[Row]:
     names = names_of(folder, None)[: scale.files]
     write(folder, names, base / "kept", len(names) // scale.windows)
     with served(base / "kept") as address, environment(AWS_ENDPOINT_URL=address, TERTIUM_CACHE="off"):
-        extractor = Extractor(pretrained().eval(), scale.size, device=torch.device("cpu"))
+        extractor = Extractor(pretrained(size=scale.size).eval(), device=torch.device("cpu"))
         ways: dict[str, Callable[[Pictures], object]] = {"features": extractor, "decoding": decode}
         found = []
         for what, call in ways.items():

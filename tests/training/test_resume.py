@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from tertium import methods
 from tertium.annotation.record import Annotation
+from tertium.annotation.together import Together
 from tertium.config import HEAD
 from tertium.data.identity import load_contents
 from tertium.errors import InputError, Stopped
@@ -355,16 +356,19 @@ def test_a_changed_byte_in_a_finished_run_is_noticed(problem, rng):
         "model.json",
         "model.safetensors",
         "summary.json",
+        "together.json",
+        "together.safetensors",
         "validation.npz",
     ]
 
     def answer(run):
         opened = RunFolder.open(run)
-        annotation = Annotation.of_run(run)
+        annotation, together = Annotation.of_run(run), Together.of_run(run)
         return {
             "config.json": opened.config(),
             "summary.json": opened.summary(),
             "annotation.json": {name: getattr(annotation, name).tolist() for name in ("rate", "present")},
+            "together": {name: part.tolist() for name, part in together.tensors().items()},
             "images.npz": load_contents(opened.seen_file).tolist(),
             "validation.npz": Scored.of_run(run).evaluate().to_dict(),
             "model": Trained.load(run).predict_proba(features=features).tolist(),

@@ -257,7 +257,6 @@ def _measured(data: Data, drawn: Drawn, outcome: Outcome) -> dict[str, Any]:
     ).to_dict()
     figures = {
         "score": found["map_c"],
-        **_expected(outcome.summary["expected_map"]),
         "validation": outcome.summary["validation_score"],
         "best_epoch": outcome.summary["best_epoch"],
         "seconds": outcome.summary["seconds"],
@@ -273,12 +272,6 @@ def _measured(data: Data, drawn: Drawn, outcome: Outcome) -> dict[str, Any]:
             for record in outcome.records
         ]
     return figures
-
-
-def _expected(found: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what the run itself expects the test mAP to be, with its interval."""
-    keys = {"expected": "value", "expected_low": "low", "expected_high": "high"}
-    return {name: None if found is None else found[key] for name, key in keys.items()}
 
 
 class _Watch:

@@ -32,8 +32,8 @@ def rest(method: Method, labels: Labels) -> npt.NDArray[np.float64]:
 
     >>> from tertium.methods import make
     >>> labels = Labels.from_dense([[1, -1], [0, 0], [0, 1]])
-    >>> rest(make("ignore", {}), labels).round(2), rest(make("negative", {}), labels).round(2)
-    (array([0.75, 0.5 ]), array([0.38, 0.38]))
+    >>> rest(make("ignore", {}), labels).round(3), rest(make("negative", {}), labels).round(3)
+    (array([0.75, 0.5 ]), array([0.375, 0.375]))
     """
     present, absent = (torch.from_numpy(count + 0.5) for count in labels.class_counts)
     counts = torch.stack([present, absent, len(labels) + 1 - present - absent])  # [3, C]

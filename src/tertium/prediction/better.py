@@ -47,8 +47,9 @@ class Better:
     def words(self) -> str:
         """Return the answer as a sentence.
 
-        >>> from tertium.metrics.paired import Difference, Paired
-        >>> found = Paired(412, Difference(0.581, 0.593, 0.004, 0.02), Difference(0.5, 0.5, 0, 0), ())
+        >>> from tertium.metrics.paired import ClassDifference, Difference, Paired
+        >>> gain, same = Difference(0.581, 0.593, 0.004, 0.02), Difference(0.5, 0.5, 0, 0)
+        >>> found = Paired(412, gain, same, (ClassDifference("cat", gain, 40, 372),))
         >>> Better("first", "second", "the images of test.csv", 0, (), found).words()
         'second is better by 1.2 mAP (90 % interval 0.4 to 2.0), on the same 412 images.'
         """
