@@ -90,7 +90,7 @@ def draw(name: str, spec: str, seed: int, rows: Part | None, smoke: bool = False
         run, out, more = (Path(folder) / name for name in ("run", "completed.parquet", "more.arrow"))
         with watched() as first:
             trained = train(labels, features=inputs, out=run, seed=seed, workers=0, epochs=2 if smoke else 25)
-        before = Trained(first[0], np.full(len(full.classes), 0.5), 0)
+        before = Trained(first[0], np.full(len(full.classes), 0.5))
         tested = Labels.from_dense(truth[rest], classes=full.classes), features[rest].astype(np.float32)
         figures = {"set": name, "scheme": spec, "seed": seed}
         for when, model in (("before", before), ("after", trained.trained)):

@@ -47,10 +47,10 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    backbone = pretrained("test_resnet", "random")
+    backbone = pretrained("test_resnet", "random", 32)
     model = Classifier(["cat", "dog", "fox"], backbone.width, backbone)
     model.head.weight.data.normal_()
-    Trained(model.eval(), np.full(3, 0.5), 32).save(folder)
+    Trained(model.eval(), np.full(3, 0.5)).save(folder)
     return folder
 
 
@@ -156,7 +156,7 @@ def test_a_full_disk_ends_the_keeping_alone(run, photos, tmp_path, monkeypatch):
 def test_features_are_not_kept(tmp_path):
     model = Classifier(["cat"], 4)
     (tmp_path / "run").mkdir()
-    Trained(model.eval(), np.full(1, 0.5), 0).save(tmp_path / "run")
+    Trained(model.eval(), np.full(1, 0.5)).save(tmp_path / "run")
     rows = np.zeros((600, 4), dtype=np.float32)
     rows[590] = np.nan
     with pytest.raises(InputError, match="row 590"):

@@ -80,9 +80,8 @@ def test_a_mistake_is_said_once(folder, tmp_path):
     words = ("predict", folder / "run", "--features", tmp_path / "none.npy", "--out", tmp_path / "p.csv")
     done = run(sys.executable, "-m", "tertium", *words, "--devices", 2)
     assert done.returncode == 2
-    said = f"Error: {tmp_path / 'none.npy'}: no such file\n"
-    assert done.stderr.startswith(said)  # a process that is ended at its start may add a line of C++'s
-    assert done.stderr.count("no such file") == 1
+    assert f"Error: {tmp_path / 'none.npy'}: no such file\n" in done.stderr
+    assert done.stderr.count("Error") == 1  # a process that is ended at its start may add a line of C++'s
     assert not list(tmp_path.iterdir())
 
 

@@ -100,16 +100,26 @@ def _wait_for(children: Sequence[subprocess.Popen[bytes]]) -> None:
         if any(ended) or None not in ended:
             break
         time.sleep(_POLL)
-    # Asked again: what a process that was seen to end has died of may have ended just after it was asked.
-    codes = {number: code for number, child in enumerate(children) if (code := child.poll())}
+    codes = _failures(children)
     if not codes:
         return
     # One that only lost the others is not the cause, if the cause is known by now.
+    if _SAID in codes.values():
+        raise typer.Exit(_SAID)
     number, code = min(codes.items(), key=lambda item: item[1] == _OTHERS_ENDED)
-    if code == _SAID:
-        raise typer.Exit(code)
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     raise InputError(f"process {number} of {len(children)} ended with {how}; the others were stopped")
+
+
+def _failures(children: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
+    """Return how processes have failed, by their numbers; once one has, another may be about to say why."""
+    until = time.monotonic() + _GRACE
+    while True:
+        codes = {number: code for number, child in enumerate(children) if (code := child.poll())}
+        running = any(child.poll() is None for child in children)
+        if not codes or _SAID in codes.values() or not running or time.monotonic() > until:
+            return codes
+        time.sleep(_POLL)
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
