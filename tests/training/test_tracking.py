@@ -1,5 +1,7 @@
 """Trackers get settings, figures and the report; one that fails stops nothing."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.runs import RunFolder
 from tertium.training import tracking
+from tertium.training.session import Session
 from tertium.training.tracking import Trackers
 
 
@@ -40,11 +43,16 @@ class Heard:
         self.ended = status == "success"
 
 
+def sessions():
+    return sum(type(each) is Session for each in gc.get_objects())
+
+
 def test_a_tracker_hears_everything(data, tmp_path, monkeypatch):
     heard = Heard()
     monkeypatch.setattr(tracking, "_opened", lambda name, folder: heard)
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     labels, features = data
+    before = sessions()
     outcome = train(labels, features=features, out=tmp_path / "run", epochs=3, log="wandb", seed=4)
     assert (heard.settings["seed"], heard.settings["head.epochs"]) == (4, 3)
     epochs = [step for step, _ in heard.metrics[:-1]]
@@ -52,6 +60,7 @@ def test_a_tracker_hears_everything(data, tmp_path, monkeypatch):
     assert heard.metrics[0][1]["head/loss"] == outcome.records[0]["loss"]
     assert heard.metrics[-1][1]["summary/validation_score"] == outcome.summary["validation_score"]
     assert heard.ended
+    assert sessions() == before  # no session is kept, with its features
 
 
 @pytest.mark.parametrize("what", ["settings", "figures"])

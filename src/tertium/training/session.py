@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +264,9 @@ class Session:
     def run(self) -> Outcome:
         """Go through the phases of the protocol and keep the best model."""
         if self.folder is not None and rank() == 0 and self.settings.trackers():
-            self.trackers = Trackers(self.settings.trackers(), self.folder.tracking, self._say)
+            # Not `self._say`: the outcome keeps trackers, and must not keep the session and its features.
+            say = partial(_tell, self.progress, self.folder)
+            self.trackers = Trackers(self.settings.trackers(), self.folder.tracking, say)
             self.trackers.begin(self.settings.to_dict())
         head = self._phase("head", *self.head_parts) if "head" in self.settings.phases() else None
         if head is not None and "whole" not in self.settings.phases():
@@ -485,9 +487,14 @@ class Session:
         self._say(epoch_line(figures))
 
     def _say(self, text: str) -> None:
-        self.progress.note(text)
-        if self.folder is not None and rank() == 0:
-            self.folder.log(text)
+        _tell(self.progress, self.folder, text)
+
+
+def _tell(progress: Progress, folder: RunFolder | None, text: str) -> None:
+    """Say something to whoever watches, and to the log of the run."""
+    progress.note(text)
+    if folder is not None and rank() == 0:
+        folder.log(text)
 
 
 def epoch_line(figures: Record) -> str:
