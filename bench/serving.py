@@ -113,7 +113,7 @@ def starting(folder: Path, kinds: tuple[str, ...]) -> dict[str, float]:
     seconds = {}
     for what in kinds:
         model = {"torch": "run", "ONNX": "model.onnx"}[what]
-        words = ["predict", folder / model, "--images", one, "--out", folder / "p.csv"]
+        words = ["predict", folder / model, "--images", one, "--out", folder / f"{what}.csv"]
         start = time.perf_counter()
         subprocess.run([sys.executable, "-m", "tertium", *words], check=True, capture_output=True)
         seconds[what] = time.perf_counter() - start

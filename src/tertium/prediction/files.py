@@ -22,7 +22,7 @@ from tertium.processes import barrier, rank, world
 if TYPE_CHECKING:
     from tertium.metrics.evaluation import Evaluation
 
-_GROUP = 2**23  # values in a row group of Parquet: small ones bloat the file's index, which stays in memory
+_GROUP = 2**22  # values in a row group of Parquet: small ones bloat the file's index, which stays in memory
 _SUFFIXES = (".csv", ".parquet")
 
 
