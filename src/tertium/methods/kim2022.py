@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -75,7 +76,13 @@ def _highest(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 
 def _share(percent: float, times: int, total: int) -> int:
     """Return ⌈times · percent/100 · total⌉, exact for the percentage as it is written."""
-    return math.ceil(Fraction(str(percent)) * times * total / 100)
+    share = _as_written(percent)
+    return -(-share.numerator * times * total // (100 * share.denominator))
+
+
+@cache
+def _as_written(percent: float) -> Fraction:
+    return Fraction(str(percent))
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def assumed_bce(
     positive = labels.gt(0).to(logits.dtype)
     weight = None
     if positive_weight != absent_weight:
-        weight = positive * (positive_weight - absent_weight) + absent_weight
+        weight = (positive * (positive_weight - absent_weight)).add_(absent_weight)
     target = positive * (1 - 2 * smoothing) + smoothing if smoothing else positive
     return F.binary_cross_entropy_with_logits(logits, target, weight)
 
