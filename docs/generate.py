@@ -13,9 +13,13 @@ from tertium.training import method_table
 PAGE = Path(__file__).parent / "methods.md"
 API = Path(__file__).parent / "api.md"
 SPEED = Path(__file__).parent / "speed.md"
+PAGES = sorted(Path(__file__).parent.glob("*.md"))
 RESULTS = Path(__file__).parents[1] / "bench" / "results.json"
 TABLE = Path(method_table.__file__)
 BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
+FIGURES = re.compile(
+    r"(<!-- figures: ([^|>]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- end of figures -->\n)", re.DOTALL
+)
 
 
 def methods_page() -> str:
@@ -78,8 +82,36 @@ def speed_table(results: dict[str, Any]) -> str:
     ]
     for each in results["rows"]:
         met = {True: "met", False: "**missed**", None: ""}[each["met"]]
-        lines.append(f"| {each['part']} | {each['case']} | {each['value']:.3g} | {each['target']} | {met} |")
+        lines.append(
+            f"| {each['part']} | {each['case']} | {as_figure(each['value'])} | {each['target']} | {met} |"
+        )
     return "\n".join(lines) + "\n"
+
+
+def with_figures(text: str, results: dict[str, Any]) -> str:
+    """Return a page on which what was measured stands between ``<!-- figures: part | words -->`` and its end.
+
+    The rows are those of the part; with words behind a bar, those whose case has these words.
+    """
+
+    def table(found: re.Match[str]) -> str:
+        begin, part, words, end = found.groups()
+        rows = [row for row in results["rows"] if row["part"] == part and (words or "") in row["case"]]
+        if not rows:
+            raise SystemExit(f'bench/results.json has no figures of "{part}" with "{words or ""}"')
+        lines = [f"| {row['case']} | {as_figure(row['value'])} |" for row in rows]
+        return begin + "\n".join(["| `make bench` | |", "|---|---|", *lines]) + "\n" + end
+
+    return FIGURES.sub(table, text)
+
+
+def as_figure(value: float) -> str:
+    """Return a figure with three digits, or more before the point.
+
+    >>> as_figure(0.45678), as_figure(12.34), as_figure(1234.5), as_figure(2e-17)
+    ('0.457', '12.3', '1,234', '2e-17')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 # ---- the public names --------------------------------------------------------------------------------------
@@ -147,4 +179,7 @@ if __name__ == "__main__":
     PAGE.write_text(methods_page(), encoding="utf-8")
     API.write_text(api_page(), encoding="utf-8")
     SPEED.write_text(speed_page(), encoding="utf-8")
+    measured = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for page in PAGES:
+        page.write_text(with_figures(page.read_text(encoding="utf-8"), measured), encoding="utf-8")
     TABLE.write_text(table_module(), encoding="utf-8")

@@ -1,5 +1,6 @@
 """What the pages say is what happens: their Python runs, their commands work as printed."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -11,7 +12,18 @@ from pathlib import Path
 import pytest
 
 import tertium
-from docs.generate import API, BEGIN, END, PAGE, SPEED, api_page, methods_page, speed_page
+from docs.generate import (
+    API,
+    BEGIN,
+    END,
+    PAGE,
+    RESULTS,
+    SPEED,
+    api_page,
+    methods_page,
+    speed_page,
+    with_figures,
+)
 from tertium import methods
 from tertium.cli import main
 from tertium.errors import InputError
@@ -72,6 +84,22 @@ def test_the_table_of_methods_is_up_to_date():
 
 def test_the_figures_of_the_speed_page_are_those_that_were_measured():
     assert SPEED.read_text(encoding="utf-8") == speed_page(), "run: make docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_figures_between_their_marks_are_those_that_were_measured(page):
+    text = page.read_text(encoding="utf-8")
+    assert text == with_figures(text, json.loads(RESULTS.read_text(encoding="utf-8"))), "run: make docs"
+
+
+def test_figures_are_found_by_their_part_and_words():
+    rows = [{"part": "a", "case": case, "value": 1234.5} for case in ("small", "large")]
+    page = "x\n<!-- figures: a | large -->\nold\n<!-- end of figures -->\ny\n"
+    assert "| large | 1,234 |\n<!-- end" in with_figures(page, {"rows": rows})
+    assert "old" not in with_figures(page, {"rows": rows})
+    assert "small" not in with_figures(page, {"rows": rows})
+    with pytest.raises(SystemExit, match='no figures of "a" with "huge"'):
+        with_figures(page.replace("large", "huge"), {"rows": rows})
 
 
 def test_the_page_of_public_names_is_up_to_date():
