@@ -3,8 +3,8 @@
 Searches the hyper-parameters of each method on COCO's features, as `tertium compare --search` does: on the
 labels of seed 0, once by the known labels of the validation part and once by its true labels, which no user
 has. The choice is then trained with seeds that the search did not see, and scored on test images, which
-decide nothing. `auto` stays as it is. Runs are kept in bench/evidence/tuned.csv, so that the same command goes
-on; ``--minutes`` ends it early, ``--show`` only prints what is there.
+decide nothing. `auto` stays as it is. Runs are kept in bench/evidence/tuned.csv: the same command goes on.
+``--minutes`` ends it early, ``--show`` only prints what is there.
 """
 
 from __future__ import annotations
