@@ -13,12 +13,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-AGREES, PARTLY, PROTOCOL, NOT, UNCHECKED = (
+AGREES, PARTLY, PROTOCOL, NOT, UNCHECKED, NOTHING = (
     "agrees",
     "partly",
     "agrees under its protocol",
     "does not",
     "not checked",
+    "nothing to check",
 )
 COMPARE = (
     "tertium compare --labels {shared}/coco/labels.csv --unlisted absent "
@@ -151,6 +152,7 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
                 "soft_exposure negative",
             ),
         ),
+        Claim("Figures 1, 2", "images with their labels; sigmoids", NOTHING, "illustrations"),
         Claim("Table 2", "OpenImages: SE 80.7 > LS 79.3 > wNE 77.2 > FE 76.9 > NE 75.6", UNCHECKED, NO_DATA),
         Claim(
             "rebuttal, β and γ",
@@ -203,6 +205,7 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
             "",
             (compare("random:0.1,per_class:100", CSL),),
         ),
+        Claim("Figures 1 to 4", "the problem and the method", NOTHING, "illustrations"),
         Claim("Table 2", "larger networks are better", UNCHECKED, NO_DATA),
         Claim(
             "Figure 8",
@@ -341,6 +344,7 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
         ),
     ),
     "Zhang 2023": (
+        Claim("Figure 1, Tables I, II", "the method, the settings, the data", NOTHING, "definitions"),
         Claim(
             "Table III",
             "full labels: `pseudo` 81.1 > `asl` 80.1 > `focal` 79.6 > `bce_ls` 76.8 > BCE 75.8",
@@ -405,7 +409,7 @@ def table() -> str:
     """Return all claims as a table."""
     lines = ["| | paper | where | it says | here | why |", "|---|---|---|---|---|---|"]
     for number, (paper, claim) in CLAIMS.items():
-        verdict = claim.verdict if claim.verdict == UNCHECKED else f"**{claim.verdict}**"
+        verdict = claim.verdict if claim.verdict in (UNCHECKED, NOTHING) else f"**{claim.verdict}**"
         lines.append(f"| {number} | {paper} | {claim.place} | {claim.says} | {verdict} | {claim.why} |")
     return "\n".join(lines) + "\n"
 
@@ -430,6 +434,7 @@ def main() -> None:
     )
     parser.add_argument("--shared", default="../shared/data", help="the folder with coco/ and ucmerced/")
     parser.add_argument("--out", default="results", help="where comparisons keep their cells")
+    parser.add_argument("--jobs", type=int, help="runs of a comparison at once")
     parser.add_argument("--dry", action="store_true", help="only print the commands")
     options = parser.parse_args()
     if not options.numbers:
@@ -442,6 +447,8 @@ def main() -> None:
         if not claim.commands:
             print("   There is nothing to run.")
         for command in commands(claim, options.shared, options.out):
+            if options.jobs and command.startswith("tertium compare"):
+                command += f" --jobs {options.jobs}"
             print(f"\n$ {command}", flush=True)
             if not options.dry:
                 execute(command)

@@ -63,7 +63,7 @@ def epoch(images: int, size: int, repeats: int) -> float:
         names = [f"{name}.jpg" for name in labels.images.to_pylist()]
         pictures = open_inputs(Path(folder), None, names).pictures
         assert pictures is not None
-        ours = ImageLoader(pictures, labels, size, Order(images, BATCH), workers=WORKERS)
+        ours = ImageLoader(pictures, labels, size, Order(images, BATCH), workers=WORKERS, keep=True)
         theirs = decoded_loader([Image.open(io.BytesIO(content)).convert("RGB") for content in files], size)
         targets = torch.from_numpy(labels.dense()).gt(0).float()
         bare_epoch(theirs, targets, plan)

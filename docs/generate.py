@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import tertium
+from bench import claims
 from tertium import methods
 from tertium.training import method_table
 
 PAGE = Path(__file__).parent / "methods.md"
 API = Path(__file__).parent / "api.md"
 SPEED = Path(__file__).parent / "speed.md"
+CLAIMS = Path(__file__).parent / "results.md"
 RESULTS = Path(__file__).parents[1] / "bench" / "results.json"
 TABLE = Path(method_table.__file__)
 BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
@@ -55,6 +57,11 @@ def table_module() -> str:
     ]
     before, quotes, _ = TABLE.read_text(encoding="utf-8").partition('METHODS = """')
     return before + quotes + "\n" + "\n".join(lines) + '\n"""\n'
+
+
+def claims_page() -> str:
+    """Return docs/results.md with the papers' claims as bench/claims.py lists them."""
+    return with_table(CLAIMS, claims.table())
 
 
 # ---- what was measured -------------------------------------------------------------------------------------
@@ -147,4 +154,5 @@ if __name__ == "__main__":
     PAGE.write_text(methods_page(), encoding="utf-8")
     API.write_text(api_page(), encoding="utf-8")
     SPEED.write_text(speed_page(), encoding="utf-8")
+    CLAIMS.write_text(claims_page(), encoding="utf-8")
     TABLE.write_text(table_module(), encoding="utf-8")

@@ -11,9 +11,23 @@ from pathlib import Path
 import pytest
 
 import tertium
-from docs.generate import API, BEGIN, END, PAGE, SPEED, api_page, methods_page, speed_page
+from bench.claims import CLAIMS as LISTED
+from bench.claims import NOTHING, UNCHECKED, commands
+from docs.generate import (
+    API,
+    BEGIN,
+    CLAIMS,
+    END,
+    PAGE,
+    SPEED,
+    api_page,
+    claims_page,
+    methods_page,
+    speed_page,
+)
 from tertium import methods
 from tertium.cli import main
+from tertium.comparing import columns_from, rows_from
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.state import SampleState
@@ -72,6 +86,27 @@ def test_the_table_of_methods_is_up_to_date():
 
 def test_the_figures_of_the_speed_page_are_those_that_were_measured():
     assert SPEED.read_text(encoding="utf-8") == speed_page(), "run: make docs"
+
+
+def test_the_table_of_claims_is_up_to_date():
+    assert CLAIMS.read_text(encoding="utf-8") == claims_page(), "run: make docs"
+
+
+@pytest.mark.parametrize("number", LISTED)
+def test_a_claim_that_was_checked_can_be_checked_again(number):
+    """And its commands are such that they can be begun."""
+    _, claim = LISTED[number]
+    assert claim.commands or claim.verdict in (UNCHECKED, NOTHING)
+    assert claim.why
+    for command in commands(claim, "data", "out"):
+        program, *words = shlex.split(command)
+        if program == "tertium":
+            given = {key: words[words.index(key) + 1] for key in ("--methods", "--schemes") if key in words}
+            rows_from(given["--methods"])
+            columns_from(given["--schemes"])
+        else:
+            assert (program, words[0]) == ("python", "-m")
+            assert find_spec(words[1]) is not None
 
 
 def test_the_page_of_public_names_is_up_to_date():

@@ -400,7 +400,9 @@ class Session:
             model,
             method,
             self._loader(
-                training, Order(len(training.labels), plan.batch_size, self.settings.seed, rank(), world())
+                training,
+                Order(len(training.labels), plan.batch_size, self.settings.seed, rank(), world()),
+                keep=True,
             ),
             plan,
             labels=training.labels,
@@ -411,14 +413,18 @@ class Session:
             **offers,
         )
 
-    def _loader(self, part: Part, order: Order) -> Loader:
+    def _loader(self, part: Part, order: Order, *, keep: bool = False) -> Loader:
         view = self.backbone.view if self.on_images else View(0)
-        return loader(part.inputs, part.labels, view, order, workers=self.workers)
+        return loader(part.inputs, part.labels, view, order, workers=self.workers, keep=keep)
+
+    def _scored(self, part: Part, *, keep: bool = False) -> Loader:
+        """Return the batches of this process in row order, to be scored; kept if that is often."""
+        mine = part if world() == 1 else part.select(own_rows(len(part.labels)))
+        return self._loader(mine, Order(len(mine.labels), 256), keep=keep)
 
     def _scores(self, model: Classifier, part: Part) -> npt.NDArray[np.float32]:
         """Return the probabilities [N, C], each process having computed those of its rows."""
-        mine = part if world() == 1 else part.select(own_rows(len(part.labels)))
-        return gather_rows(scores(model, self._loader(mine, Order(len(mine.labels), 256))), len(part.labels))
+        return gather_rows(scores(model, self._scored(part)), len(part.labels))
 
     def _validate(self, part: Part) -> Validate:
         """Return how to judge a model without clean labels, unless the settings say otherwise.
@@ -431,10 +437,11 @@ class Session:
         if not len(part.labels):
             return lambda *_: Verdict({"score": None})
         judged, blind = _assume_where_blind(part.labels)
+        batches = self._scored(part, keep=True)
 
         def validate(model: Classifier, judge: Judge) -> Verdict:
-            scores = self._scores(model, part)
-            ap = average_precision(scores, judged)
+            found = gather_rows(scores(model, batches), len(part.labels))
+            ap = average_precision(found, judged)
             known = ap[~blind]
             figures = {
                 "score": _mean(ap),
@@ -444,8 +451,8 @@ class Session:
             if self.settings.select == "last":
                 return Verdict(figures | {"decides": None})
             if self.clean is not None:
-                return Verdict(figures | {"decides": _mean(average_precision(scores, self.clean))})
-            each = judge(scores, part.labels)
+                return Verdict(figures | {"decides": _mean(average_precision(found, self.clean))})
+            each = judge(found, part.labels)
             return Verdict(figures if each is None else {"judged": float(each.mean())} | figures, each)
 
         return validate
