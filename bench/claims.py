@@ -414,9 +414,10 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def commands(claim: Claim, shared: str, out: str) -> list[str]:
+def commands(claim: Claim, shared: str, out: str, jobs: int | None = None) -> list[str]:
     """Return what a person would type."""
-    found = [f"{COMPARE} {each}" if each.startswith("--") else each for each in claim.commands]
+    start = COMPARE if jobs is None else f"{COMPARE} --jobs {jobs}"
+    found = [f"{start} {each}" if each.startswith("--") else each for each in claim.commands]
     return [each.format(shared=shared, out=out) for each in found]
 
 
@@ -446,9 +447,7 @@ def main() -> None:
         print(f"{number}. {paper}, {claim.place}: {claim.says}\n   {claim.verdict}. {claim.why}".rstrip())
         if not claim.commands:
             print("   There is nothing to run.")
-        for command in commands(claim, options.shared, options.out):
-            if options.jobs and command.startswith("tertium compare"):
-                command += f" --jobs {options.jobs}"
+        for command in commands(claim, options.shared, options.out, options.jobs):
             print(f"\n$ {command}", flush=True)
             if not options.dry:
                 execute(command)
