@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tertium
+from bench import claims
 from tertium import methods
 from tertium.training import method_table
 
@@ -14,6 +15,7 @@ PAGE = Path(__file__).parent / "methods.md"
 API = Path(__file__).parent / "api.md"
 SPEED = Path(__file__).parent / "speed.md"
 PAGES = sorted(Path(__file__).parent.glob("*.md"))
+CLAIMS = Path(__file__).parent / "results.md"
 RESULTS = Path(__file__).parents[1] / "bench" / "results.json"
 TABLE = Path(method_table.__file__)
 BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
@@ -59,6 +61,11 @@ def table_module() -> str:
     ]
     before, quotes, _ = TABLE.read_text(encoding="utf-8").partition('METHODS = """')
     return before + quotes + "\n" + "\n".join(lines) + '\n"""\n'
+
+
+def claims_page() -> str:
+    """Return docs/results.md with the papers' claims as bench/claims.py lists them."""
+    return with_table(CLAIMS, claims.table())
 
 
 # ---- what was measured -------------------------------------------------------------------------------------
@@ -182,4 +189,5 @@ if __name__ == "__main__":
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))
     for page in PAGES:
         page.write_text(with_figures(page.read_text(encoding="utf-8"), measured), encoding="utf-8")
+    CLAIMS.write_text(claims_page(), encoding="utf-8")
     TABLE.write_text(table_module(), encoding="utf-8")

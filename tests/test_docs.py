@@ -12,20 +12,25 @@ from pathlib import Path
 import pytest
 
 import tertium
+from bench.claims import CLAIMS as LISTED
+from bench.claims import NOTHING, UNCHECKED, commands
 from docs.generate import (
     API,
     BEGIN,
+    CLAIMS,
     END,
     PAGE,
     RESULTS,
     SPEED,
     api_page,
+    claims_page,
     methods_page,
     speed_page,
     with_figures,
 )
 from tertium import methods
 from tertium.cli import main
+from tertium.comparing import columns_from, rows_from
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.state import SampleState
@@ -100,6 +105,27 @@ def test_figures_are_found_by_their_part_and_words():
     assert "small" not in with_figures(page, {"rows": rows})
     with pytest.raises(SystemExit, match='no figures of "a" with "huge"'):
         with_figures(page.replace("large", "huge"), {"rows": rows})
+
+
+def test_the_table_of_claims_is_up_to_date():
+    assert CLAIMS.read_text(encoding="utf-8") == claims_page(), "run: make docs"
+
+
+@pytest.mark.parametrize("number", LISTED)
+def test_a_claim_that_was_checked_can_be_checked_again(number):
+    """And its commands are such that they can be begun."""
+    _, claim = LISTED[number]
+    assert claim.commands or claim.verdict in (UNCHECKED, NOTHING)
+    assert claim.why
+    for command in commands(claim, "data", "out"):
+        program, *words = shlex.split(command)
+        if program == "tertium":
+            given = {key: words[words.index(key) + 1] for key in ("--methods", "--schemes") if key in words}
+            rows_from(given["--methods"])
+            columns_from(given["--schemes"])
+        else:
+            assert (program, words[0]) == ("python", "-m")
+            assert find_spec(words[1]) is not None
 
 
 def test_the_page_of_public_names_is_up_to_date():

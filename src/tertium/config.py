@@ -17,7 +17,11 @@ from weakref import WeakKeyDictionary
 from tertium.errors import InputError, did_you_mean
 
 Protocol = Literal["linear", "linear_init", "finetune"]
-Schedule = Literal["constant", "cosine", "one_cycle"]
+Schedule = Literal["constant", "cosine", "one_cycle", "steps"]
+# Where a head starts: at its method's own answer, or as torch makes it, at random and at one half.
+Init = Literal["rest", "torch"]
+# What chooses the epoch: known validation labels, all of them, which nobody has, or nothing.
+Select = Literal["known", "clean", "last"]
 # How `tertium compare` hides labels unless somebody says otherwise.
 SCHEMES = "single_positive,random:0.1,random:0.3,positives:0.3,per_class:100,balanced:0.1"
 
@@ -163,6 +167,9 @@ class Settings:
     # Share of the training images, where the labels name no "val" split.
     validation: Annotated[float, Range(0, 1, below=True)] = 0.15
     seed: Annotated[int, Range(0, 2**32 - 1)] = 0
+    init: Init = "rest"
+    standardise: bool = True  # the features, before the head sees them
+    select: Select = "known"
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     device: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Annotated[int, Range(1, 1024)] = 1  # on this machine; each has a process of its own
@@ -270,7 +277,7 @@ def settings_from(values: Mapping[str, Any], method_parameters: Collection[str] 
 
 def setting_names() -> list[str]:
     """Return what can be given as KEY=VALUE, parameters of methods apart."""
-    return [*_names(Settings), *_names(Phase)]
+    return [*_names(Settings), *_names(Phase), "recipe"]
 
 
 def _names(kind: type[Any]) -> list[str]:

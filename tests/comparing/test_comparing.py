@@ -112,6 +112,9 @@ def test_rows():
         ("ll_r,delta=0.1", r"follow a colon, as in ll_r:key=value"),
         ("ll_r:delta", '"delta" is not of the form key=value'),
         ("negative:seed=3", 'has no parameter "seed"'),
+        ("negative:recipe=cole", 'there is no recipe "cole"; did you mean "cole2021"'),
+        ("negative:recipe=some/where.toml", "some/where.toml: no such file"),
+        ("negative:select=test", '"test" is not a value for select'),
     ],
 )
 def test_a_row_that_is_wrong_is_named(text, message):
@@ -405,6 +408,35 @@ def test_an_unlucky_trial_is_a_trial(work, tmp_path, monkeypatch):
 def test_a_search_needs_validation_labels(work, tmp_path):
     with pytest.raises(InputError, match="validation must be above 0"):
         run(work, tmp_path, search=2, settings={"validation": 0})
+
+
+def test_a_recipe_is_a_row(work, tmp_path):
+    methods = "negative,negative:recipe=cole2021,negative:select=last/clean,init=torch"
+    found = run(work, tmp_path, methods, schemes="random:0.3")
+    names = [
+        "negative",
+        "negative:recipe=cole2021",
+        *(f"negative:select={how},init=torch" for how in ("last", "clean")),
+    ]
+    assert [one["method"] for one in found.cells] == ["bce", *names]
+    recipe = found.cells[2]["settings"]
+    assert (recipe["init"], recipe["select"], recipe["head"]["weight_decay"]) == ("torch", "clean", 0)
+    assert recipe["head"]["epochs"] == 3  # what all cells are given overrides a recipe
+    write_results(tmp_path, found, ["random:0.3"])
+    text = (tmp_path / "table.md").read_text()
+    rows = "`negative:recipe=cole2021`, `negative:select=clean,init=torch`"
+    assert f"on **true labels** of the validation part, which no user has: {rows}." in text
+
+
+def test_a_search_tries_what_the_authors_of_a_recipe_tried(work, tmp_path):
+    settings = {"epochs": 1}
+    found = run(work, tmp_path, "negative:recipe=cole2021,lr=0.001", search=4, settings=settings)
+    trials = [trial for trial in found.trials if trial["method"] != "bce"]
+    assert [trial["settings"]["head"]["batch_size"] for trial in trials] == [16, 8, 16, 8]
+    assert {trial["settings"]["head"]["lr"] for trial in trials} == {0.001}
+    best = max(trials, key=lambda trial: trial["validation"])
+    assert best["chosen"]
+    assert best["validation"] is not None
 
 
 # ---- tables ------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def by_images(i, c, sign, labels, points, neighbours, distance, aggregate):
     return 1.0 if found is None else found
 
 
-def temperatures(labels, features, kind, *, beta, gamma, neighbours, distance, aggregate, temperature):
+def temperatures(labels, features, kind, *, beta, gamma, neighbours, distance, aggregate, temperature, scale):
     """T of every unknown label; None where it is left out."""
     points = [unit(row) for row in features]
     psi = class_points(points, labels)
@@ -68,10 +68,13 @@ def temperatures(labels, features, kind, *, beta, gamma, neighbours, distance, a
                 both.append({"se_l": d_l, "se_i": d_i}.get(kind, d_i if d_l is None else min(d_l, d_i)))
             if None not in both:
                 pairs[c] = both
-        largest = max((max(both) for both in pairs.values()), default=0) or 1
+        ends = [max((both[side] for both in pairs.values()), default=0) for side in (0, 1)]
+        if scale == "joint":
+            ends = [max(ends)] * 2
         found = [None] * len(row)
-        for c, (present, absent) in pairs.items():
-            d = min(present, absent) / largest
+        for c, both in pairs.items():
+            present, absent = (far / (end or 1) for far, end in zip(both, ends, strict=True))
+            d = min(present, absent)
             size = math.exp(beta * ((1 - d) if temperature == "equation" else d)) + gamma
             found[c] = max(size, 1e-3) * (1 if present < absent else -1)
         result.append(found)
@@ -113,6 +116,7 @@ VARIANTS = [
         for name in ("soft_exposure", "se_l", "se_i")
         for parameters in (
             {"temperature": "prose"},
+            {"scale": "separate"},
             {"aggregate": "median5"},
             {"distance": "euclidean", "neighbours": 2, "beta": 2.0},
             {"gamma": 0.5, "positive_weight": 1.0, "aggregate": "median5", "distance": "euclidean"},

@@ -65,7 +65,8 @@ def train(
         int | None, typer.Option(min=1, help="Processes on this machine, one for each device.")
     ] = None,
     truth: Annotated[
-        Path | None, typer.Option(help="Full labels, only to record what is memorised and corrected.")
+        Path | None,
+        typer.Option(help="Full labels, to record what is memorised and corrected, or for select=clean."),
     ] = None,
     skip_damaged: SkipDamaged = False,
     log: Annotated[

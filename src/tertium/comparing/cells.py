@@ -239,6 +239,7 @@ def train_cell(work: Work, fingerprint: str, task: Task) -> None:
             features=drawn.features,
             method=cell.method,
             config=cell.settings,
+            truth=drawn.truth if cell.settings["select"] == "clean" else None,
             watch=watch,
             expected_map=False,
         )
@@ -252,14 +253,15 @@ def train_cell(work: Work, fingerprint: str, task: Task) -> None:
 
 def _measured(data: Data, drawn: Drawn, outcome: Outcome) -> dict[str, Any]:
     present, absent = drawn.labels.class_counts
+    summary = outcome.summary
     found = evaluate(
         data.test_scores(outcome.trained.model), data.dense_test, annotations=present + absent
     ).to_dict()
     figures = {
         "score": found["map_c"],
-        "validation": outcome.summary["validation_score"],
-        "best_epoch": outcome.summary["best_epoch"],
-        "seconds": outcome.summary["seconds"],
+        "validation": summary["validation_score" if summary["select"] != "clean" else "validation_clean_map"],
+        "best_epoch": summary["best_epoch"],
+        "seconds": summary["seconds"],
         "ap": found["ap"],
         "present": present.tolist(),
         "absent": absent.tolist(),

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from tertium import methods
-from tertium.config import Phase, convert, settings_from
+from tertium.config import Phase, Settings, convert, settings_from
 from tertium.errors import InputError, did_you_mean
 from tertium.schemes import parse
+from tertium.training.recipes import expanded, read_recipe
 
 _FULL = ("bce", "bce_ls")  # need labels that no scheme leaves
 _PHASES = ("head", "whole")  # keys such as head.lr are settings, not parameters of a method
-_TUNABLE = [item.name for item in fields(Phase)]  # the settings that a row may have for itself
+_OF_PHASE = [item.name for item in fields(Phase)]
+_OF_RUN = ("init", "standardise", "select")
+_TUNABLE = (*_OF_PHASE, *_OF_RUN, "recipe")  # the settings that a row may have for itself
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def _variants(kind: type[methods.Method], text: str) -> Iterator[Row]:
         key, equals, values = (part.strip() for part in pair.partition("="))
         if not equals:
             raise InputError(f'"{kind.name}:{text}": "{pair}" is not of the form key=value')
-        lists[key] = [_converted(kind, key, value) for value in values.split("/")]
+        whole = key == "recipe" and values.endswith(".toml")  # a path, in which slashes do not separate
+        lists[key] = [_converted(kind, key, value) for value in ([values] if whole else values.split("/"))]
     for combination in product(*lists.values()):
         given = dict(zip(lists, combination, strict=True))
         methods.make(kind.name, {key: value for key, value in given.items() if key in _parameters(kind)})
@@ -107,8 +111,13 @@ def _variants(kind: type[methods.Method], text: str) -> Iterator[Row]:
 def _converted(kind: type[methods.Method], key: str, value: str) -> Any:
     if key in _parameters(kind):
         return convert(kind, key, value)
-    if key in _TUNABLE:
+    if key in _OF_PHASE:
         return convert(Phase, key, value)
+    if key in _OF_RUN:
+        return convert(Settings, key, value)
+    if key == "recipe":
+        read_recipe(value)
+        return value
     hint = did_you_mean(key, [*_parameters(kind), *_TUNABLE])
     raise InputError(f'the method "{kind.name}" has no parameter "{key}"; {hint}')
 
@@ -154,6 +163,7 @@ def resolved(method: str, values: Mapping[str, Any], seed: int) -> dict[str, Any
     Two ways to write the same settings give the same result; a changed default gives another.
     """
     kind = methods.find(method)
-    settings = settings_from({**values, "method": kind.name, "seed": seed}, methods.parameters_of(kind))
+    values = {**expanded(values, kind.name), "method": kind.name, "seed": seed}
+    settings = settings_from(values, methods.parameters_of(kind))
     parameters = methods.parameters_of(methods.make(kind.name, settings.parameters))
     return settings.to_dict() | {"parameters": parameters}

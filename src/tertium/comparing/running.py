@@ -19,6 +19,7 @@ from tertium.comparing.search import trial_settings
 from tertium.errors import InputError
 from tertium.files import make_folder, read_sealed
 from tertium.progress import Progress
+from tertium.training.recipes import grid
 
 Figures = dict[str, Any]
 CELLS = "cells"  # the folder of what was trained
@@ -45,8 +46,15 @@ class _Line:
     values: Mapping[str, Any]  # the settings of all cells, of the method, and of the row
 
     def drawn(self, trial: int) -> dict[str, Any]:
-        """Return what a trial tries; what somebody has set is not sought."""
+        """Return what a trial tries; what somebody has set is not sought.
+
+        A recipe whose authors have told what they tried is searched there.
+        """
         fixed = {key.removeprefix("head.") for key in self.values}
+        recipe = self.values.get("recipe")
+        tried = grid(recipe, self.row.method, fixed) if recipe is not None else []
+        if tried:
+            return {} if trial == 1 else tried[(trial - 2) % len(tried)]
         return trial_settings(self.row.method, trial, fixed)
 
     def cell(self, seed: int, trial: int) -> Cell:

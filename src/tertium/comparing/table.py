@@ -176,7 +176,7 @@ def write_results(out: Path, found: Comparison, schemes: Sequence[str]) -> str:
     _write_cells(out / "results.csv", found.cells)
     _write_classes(out / "results-classes.csv", found)
     text = markdown(summarise(found.cells), schemes)
-    sections = [text + _reasons(found.cells)]
+    sections = [text + _reasons(found.cells) + _privileged(found.cells)]
     if found.clean:
         _write_cells(out / "results-clean.csv", found.clean)
         sections.append(_CLEAN + markdown(summarise(found.clean), schemes))
@@ -208,6 +208,15 @@ def _reasons(cells: Sequence[Figures]) -> str:
         f"- `{cell['method']}`, {cell['scheme']}: {cell['reason']}\n" for cell in cells if cell.get("reason")
     }
     return "\n" + "".join(sorted(lines)) if lines else ""
+
+
+def _privileged(cells: Sequence[Figures]) -> str:
+    """Return which rows were given labels that no user has."""
+    names = dict.fromkeys(
+        f"`{cell['method']}`" for cell in cells if cell.get("settings", {}).get("select") == "clean"
+    )
+    told = "chose their epochs, and with a search their settings, on **true labels** of the validation part"
+    return f"\nThese rows {told}, which no user has: {', '.join(names)}.\n" if names else ""
 
 
 def _write_cells(path: Path, cells: Sequence[Figures]) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from tertium.data.inputs import Inputs
-from tertium.data.pictures import Pictures
+from tertium.data.pictures import ArrayPictures, Pictures
 from tertium.data.views import View, augmented, resized
 from tertium.errors import InputError
 from tertium.labels import Labels
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _DENSE_LABELS = 256 * 2**20  # bytes up to which labels are expanded once instead of batch by batch
+_KEPT = 2**30  # bytes of decoded images that stay in memory for the next epoch, in all processes together
 
 
 @dataclass(slots=True)
@@ -106,11 +108,20 @@ class Order:
 
 
 def loader(
-    inputs: Inputs, labels: Labels | None, view: View | int, order: Order, *, workers: int = 0
+    inputs: Inputs,
+    labels: Labels | None,
+    view: View | int,
+    order: Order,
+    *,
+    workers: int = 0,
+    keep: bool = False,
 ) -> FeatureLoader | ImageLoader:
-    """Return batches of these inputs with labels in the same order; without labels, theirs are [B, 0]."""
+    """Return batches of these inputs with labels in the same order; without labels, theirs are [B, 0].
+
+    With ``keep`` decoded images stay in memory for the next epoch, as far as there is room.
+    """
     if inputs.pictures is not None:
-        return ImageLoader(inputs.pictures, labels, view, order, workers=workers)
+        return ImageLoader(inputs.pictures, labels, view, order, workers=workers, keep=keep)
     assert inputs.features is not None
     return FeatureLoader(inputs.features, labels, order)
 
@@ -155,12 +166,20 @@ class ImageLoader:
     """Batches of decoded, cropped and resized images, made by worker processes."""
 
     def __init__(
-        self, pictures: Pictures, labels: Labels | None, view: View | int, order: Order, *, workers: int = 0
+        self,
+        pictures: Pictures,
+        labels: Labels | None,
+        view: View | int,
+        order: Order,
+        *,
+        workers: int = 0,
+        keep: bool = False,
     ) -> None:
         self._order = order
+        room = _KEPT // max(workers, 1) if keep and not isinstance(pictures, ArrayPictures) else 0
         self._steps = _Steps(order)
         self._loader: DataLoader[Any] = DataLoader(
-            _Decoded(pictures, view, order.seed),
+            _Decoded(pictures, view, order.seed, room),
             batch_sampler=self._steps,
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -201,17 +220,31 @@ class _Steps:
             yield [(self.epoch, row) for row in rows.tolist()]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Decoded(Dataset[Any]):
+    """Images as the network sees them; a process keeps what it has decoded, as far as there is room."""
+
     pictures: Pictures
     view: View | int
     seed: int
+    room: int  # bytes
+    kept: dict[int, Image.Image] = field(default_factory=dict)
 
     def __getitem__(self, item: tuple[int, int]) -> tuple[int, npt.NDArray[np.uint8]]:
         epoch, row = item
-        image = self.pictures.open(row)
+        image = self._opened(row)
         pixels = augmented(image, self.view, (self.seed, epoch, row)) if epoch else resized(image, self.view)
         return row, np.asarray(pixels).transpose(2, 0, 1)
+
+    def _opened(self, row: int) -> Image.Image:
+        image = self.kept.get(row)
+        if image is None:
+            image = self.pictures.open(row)
+            size = 4 * image.width * image.height  # Pillow takes four bytes for a pixel
+            if size <= self.room:
+                self.room -= size
+                self.kept[row] = image
+        return image
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,8 @@ class Selective(PAsl):
     exp(−α·prior). ``likelihood=False`` and ``prior=None`` switch either off.
 
     A rank is the default, since the prior's scale is that of the known labels: with as many known absent as
-    present in each class, `ignore` puts every class of COCO above an eta of 0.05. The paper gives no eta.
+    present in each class, `ignore` puts every class of COCO above an eta of 0.05. The paper gives no eta; the
+    authors' code has 0.05, the commands in their README 0.5.
     """
 
     likelihood: bool = True

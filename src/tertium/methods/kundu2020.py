@@ -81,10 +81,15 @@ class _Relations:
         known = self.labels.dense(rows)  # [B, C]
         present, absent = (self._distance(rows, known, sign) for sign in (1, -1))
         used = (known == 0) & np.isfinite(present) & np.isfinite(absent)
-        nearer = np.minimum(present, absent)
-        largest = np.where(used, np.maximum(present, absent), 0).max(axis=1, keepdims=True)
-        d = np.where(used, nearer, 0) / np.where(largest > 0, largest, 1)
-        slope: Floats = np.where(present < absent, 1, -1) / self.method.softness(d)
+        present, absent = (np.where(used, far, 0) for far in (present, absent))
+        ends = [far.max(axis=1, keepdims=True) for far in (present, absent)]
+        if self.method.scale == "joint":
+            ends = [np.maximum(*ends)] * 2
+        present, absent = (
+            far / np.where(end > 0, end, 1) for far, end in zip((present, absent), ends, strict=True)
+        )
+        softness = self.method.softness(np.minimum(present, absent))
+        slope: Floats = np.where(present < absent, 1, -1) / softness
         return np.where(used, slope, known)
 
     def _distance(self, rows: npt.NDArray[np.int64], known: npt.NDArray[np.int8], sign: int) -> Floats:
@@ -129,7 +134,8 @@ class SoftExposure(Method):
     class, d_I±(c, x) how far the closest of x's nearest images is in which c is known present (absent), 1 if
     there is none; d± is the smaller, divided by the largest of any unknown label of x. A sign that is not
     known in x leaves d_I alone to judge; where nothing is known, both are 1. The nearer side wins, a tie is
-    absent.
+    absent. "Normalized by the maximum value of d⁺, d⁻" can mean the larger of the two maxima
+    (``scale="joint"``) or for each its own (``"separate"``), which also changes what is nearer.
 
     ``temperature="equation"`` is |T| = exp(β·(1 − d)) + γ as eq. 8 prints it, which leaves the closest labels
     almost without gradient; ``"prose"`` is |T| = exp(β·d) + γ, which trusts the closest most, as the paper's
@@ -144,6 +150,7 @@ class SoftExposure(Method):
     distance: Literal["cosine", "euclidean"] = "cosine"
     aggregate: Literal["minimum", "median5"] = "minimum"
     temperature: Literal["equation", "prose"] = "equation"
+    scale: Literal["joint", "separate"] = "joint"
     name: ClassVar[str] = "soft_exposure"
     paper: ClassVar[str] = "Kundu 2020"
     aliases: ClassVar[tuple[str, ...]] = ("se",)

@@ -74,6 +74,10 @@ class Classifier(nn.Module):
         with torch.no_grad():
             self.head.bias.copy_(torch.logit(torch.from_numpy(rate)))
 
+    def start_at_random(self) -> None:
+        """Start as torch makes a linear layer: small random weights and biases, so near one half."""
+        self.head.reset_parameters()
+
     def on_images(self, backbone: Backbone, boost: float = 1.0) -> Classifier:
         """Return the same head behind a backbone."""
         whole = Classifier(self.classes, self.width, backbone, boost)

@@ -31,8 +31,8 @@ class Verdict:
     def gain(self, other: Verdict) -> Gain | None:
         """Return how much better this model is than another; None if there is nothing to compare.
 
-        The method's judgement decides, or else the score. Neither a score nor the judgement of a single image
-        has a standard error: it is given as 0.
+        The method's judgement decides, or else the score, or in its place the figure ``decides``. Neither a
+        score nor the judgement of a single image has a standard error: it is given as 0.
 
         >>> Verdict({}, np.array([3.0, 1.0, 3.0, 1.0, 2.0])).gain(Verdict({}, np.zeros(5)))
         Gain(mean=2.0, error=0.4472135954999579)
@@ -41,7 +41,7 @@ class Verdict:
             gains = self.each - other.each
             count = len(gains)
             return Gain(float(gains.mean()), float(gains.std()) / math.sqrt(count - 1) if count > 1 else 0.0)
-        mine, theirs = self.figures["score"], other.figures["score"]
+        mine, theirs = (each.get("decides", each["score"]) for each in (self.figures, other.figures))
         return None if mine is None or theirs is None else Gain(mine - theirs, 0.0)
 
 

@@ -43,6 +43,7 @@ from tertium.training.engine import Engine, engine_for
 from tertium.training.memorisation import Memorisation
 
 TIMEOUT = 600  # seconds after which a process that waits in vain for another gives up
+_STEPS = (10 / 36, 20 / 36)  # after which shares of the training a rate falls to a tenth
 _UNREAD = 32  # losses that a GPU may leave unread: reading one waits until all its work is done
 
 
@@ -464,7 +465,8 @@ def rate_factor(phase: Phase, done: float) -> float:
     """Return the learning rate at a share of the steps, relative to its peak.
 
     It rises linearly over ``warmup``; then it stays (constant), or falls along a cosine to 0. One-cycle
-    starts and ends lower: at 1/25 of the peak, and at nothing.
+    starts and ends lower: at 1/25 of the peak, and at nothing. Steps are to a tenth and to a hundredth, where
+    Kundu 2020 has them: after 10 and 20 of 36 epochs.
 
     >>> from tertium.config import HEAD
     >>> [round(rate_factor(HEAD, done), 2) for done in (0.0, 0.05, 0.1, 0.55, 1.0)]
@@ -475,6 +477,8 @@ def rate_factor(phase: Phase, done: float) -> float:
         return floor + (1 - floor) * done / phase.warmup
     if phase.schedule == "constant":
         return 1.0
+    if phase.schedule == "steps":
+        return 0.1 ** sum(done >= step for step in _STEPS)
     return (1 + math.cos(math.pi * (done - phase.warmup) / (1 - phase.warmup))) / 2
 
 

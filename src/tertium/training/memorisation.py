@@ -53,7 +53,7 @@ class Memorisation:
     """
 
     def __init__(self, labels: Labels, truth: Labels) -> None:
-        self._truth = _aligned(labels, truth)
+        self._truth = aligned(labels, truth)
         known, told = _cells(labels), _cells(self._truth)
         untold, hidden = _unshared(labels, self._truth, known, told)
         present = self._truth.entries > 0
@@ -162,10 +162,10 @@ def true_counts(labels: Labels, truth: Labels) -> Cells:
     >>> true_counts(labels, Labels.from_dense([[-1, 1], [1, 1]], classes=["dog", "cat"]))
     array([2, 1])
     """
-    return _aligned(labels, truth).class_counts[0]
+    return aligned(labels, truth).class_counts[0]
 
 
-def _aligned(labels: Labels, truth: Labels) -> Labels:
+def aligned(labels: Labels, truth: Labels) -> Labels:
     """Return the truth in the order of the labels' images and classes."""
     missing = [name for name in labels.classes if name not in truth.classes]
     if missing:

@@ -25,10 +25,10 @@ pseudo | pal | balance exposure margin penalty share
 ranking |  |
 role |  | k strength lr_factor optimizer
 sampled_negative |  | rate
-se_i |  | positive_weight beta gamma neighbours distance aggregate temperature
-se_l |  | positive_weight beta gamma neighbours distance aggregate temperature
+se_i |  | positive_weight beta gamma neighbours distance aggregate temperature scale
+se_l |  | positive_weight beta gamma neighbours distance aggregate temperature scale
 selective | csl | gamma_positive gamma_negative gamma_unknown likelihood k pool prior top eta soft_prior
-soft_exposure | se | positive_weight beta gamma neighbours distance aggregate temperature
+soft_exposure | se | positive_weight beta gamma neighbours distance aggregate temperature scale
 splc |  | threshold start margin gamma detached
 wan |  |
 weighted_ignore | wne wce | alpha beta gamma

@@ -49,11 +49,12 @@ from tertium.runs import RunData, RunFolder
 from tertium.training.checkpoints import Checkpoint, Checkpoints
 from tertium.training.choosing import Judge, Record, Verdict
 from tertium.training.fit import Fitted, Keeper, Offers, Validate, fit
-from tertium.training.memorisation import Memorisation
+from tertium.training.memorisation import Memorisation, aligned
 from tertium.training.stopping import CheckpointKeeper, Stops
 from tertium.training.tracking import Trackers
 
 Watch = Callable[[Classifier], dict[str, Any]]  # of a model after an epoch
+CLEAN = "NOTE: the epoch is chosen on TRUE labels of the validation images, which no user has (select=clean)"
 _FOLDS = 3  # of temporary heads that score images they have not seen
 _ROWS = 4096  # of features that are checked at a time
 
@@ -124,16 +125,28 @@ class Session:
         self.on_images = training.inputs.pictures is not None
         if not self.on_images and settings.protocol != "linear":
             raise InputError(f'the protocol "{settings.protocol}" needs images, not features')
+        self.clean = self._clean_labels()
         spare = max((os.cpu_count() or 1) - 1, 0)
         self.workers = spare if settings.workers is None else settings.workers
+
+    def _clean_labels(self) -> npt.NDArray[np.int8] | None:
+        """Return the true labels of the validation images, if they are to choose the epoch."""
+        if self.settings.select != "clean":
+            return None
+        if self.truth is None:
+            raise InputError("select=clean chooses the epoch on true labels: give them as truth (--truth)")
+        if not len(self.validation.labels):
+            raise InputError("select=clean needs validation images: validation must be above 0")
+        return aligned(self.validation.labels, self.truth).dense()
 
     def prepare(self) -> None:
         """Do what may show that the inputs are at fault, before anything is written."""
         if self.on_images:
             self._load_backbone()
-        if self.settings.weights == "random" and "head" not in self.settings.phases():
+        useless = self.settings.weights == "random" or not self.settings.standardise
+        if useless and "head" not in self.settings.phases():
             self._check_images()  # features of random weights say nothing
-            self.model = Classifier(self.training.labels.classes, self.backbone.width)
+            self.model = self._new_head(self.backbone.width)
             return
         self.model = self._head_on_features()
         if "head" not in self.settings.phases():
@@ -202,8 +215,15 @@ class Session:
 
     def _head_on_features(self) -> Classifier:
         features = self._features()
-        model = Classifier(self.training.labels.classes, features.shape[1])
-        model.standardise(features)
+        return self._new_head(features.shape[1], features)
+
+    def _new_head(self, width: int, features: npt.NDArray[Any] | None = None) -> Classifier:
+        """Return a head that sees features as these are standardised."""
+        model = Classifier(self.training.labels.classes, width)
+        if self.settings.init == "torch":
+            model.start_at_random()
+        if features is not None and self.settings.standardise:
+            model.standardise(features)
         return model
 
     def _features(self) -> npt.NDArray[Any]:
@@ -219,7 +239,7 @@ class Session:
         method.check(self.training.labels)
         model = self._head_on_features()
         training, validation = self.head_parts
-        fitted = self._fit(model, method, "head", training, validation, new=True)
+        fitted = self._fit(model, method, "head", training, validation, new=self._at_rest)
         return self._scores(fitted.model, self.head_parts[0])
 
     def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
@@ -235,13 +255,16 @@ class Session:
                 part.select(np.flatnonzero(fold == number)),
             )
             assert seen.inputs.features is not None
-            model = Classifier(part.labels.classes, seen.inputs.features.shape[1])
-            model.standardise(seen.inputs.features)
-            fitted = self._fit(
-                model, method, "head", seen, seen.select(np.arange(0)), epochs=epochs, new=True
-            )
+            model = self._new_head(seen.inputs.features.shape[1], seen.inputs.features)
+            nobody = seen.select(np.arange(0))
+            fitted = self._fit(model, method, "head", seen, nobody, epochs=epochs, new=self._at_rest)
             found[fold == number] = self._scores(fitted.model, unseen)
         return found
+
+    @property
+    def _at_rest(self) -> bool:
+        """Whether a new head starts where its method says."""
+        return self.settings.init == "rest"
 
     @cached_property
     def _extractor(self) -> Extractor:
@@ -268,6 +291,8 @@ class Session:
             say = partial(_tell, self.progress, self.folder)
             self.trackers = Trackers(self.settings.trackers(), self.folder.tracking, say)
             self.trackers.begin(self.settings.to_dict())
+        if self.clean is not None:
+            self._say(CLEAN)
         head = self._phase("head", *self.head_parts) if "head" in self.settings.phases() else None
         if head is not None and "whole" not in self.settings.phases():
             return self._finish("head", head, self.head_parts[1])
@@ -302,7 +327,7 @@ class Session:
                 validation,
                 state=self.state,
                 offers=Offers(self._features, self.predictions, self.held_out),
-                new=not self.done,
+                new=self._at_rest and not self.done,
                 record=lambda figures: self._record({"phase": phase} | figures),
                 memory=memory,
                 keeper=self._keeper(phase),
@@ -375,7 +400,9 @@ class Session:
             model,
             method,
             self._loader(
-                training, Order(len(training.labels), plan.batch_size, self.settings.seed, rank(), world())
+                training,
+                Order(len(training.labels), plan.batch_size, self.settings.seed, rank(), world()),
+                keep=True,
             ),
             plan,
             labels=training.labels,
@@ -386,36 +413,46 @@ class Session:
             **offers,
         )
 
-    def _loader(self, part: Part, order: Order) -> Loader:
+    def _loader(self, part: Part, order: Order, *, keep: bool = False) -> Loader:
         view = self.backbone.view if self.on_images else View(0)
-        return loader(part.inputs, part.labels, view, order, workers=self.workers)
+        return loader(part.inputs, part.labels, view, order, workers=self.workers, keep=keep)
+
+    def _scored(self, part: Part, *, keep: bool = False) -> Loader:
+        """Return the batches of this process in row order, to be scored; kept if that is often."""
+        mine = part if world() == 1 else part.select(own_rows(len(part.labels)))
+        return self._loader(mine, Order(len(mine.labels), 256), keep=keep)
 
     def _scores(self, model: Classifier, part: Part) -> npt.NDArray[np.float32]:
         """Return the probabilities [N, C], each process having computed those of its rows."""
-        mine = part if world() == 1 else part.select(own_rows(len(part.labels)))
-        return gather_rows(scores(model, self._loader(mine, Order(len(mine.labels), 256))), len(part.labels))
+        return gather_rows(scores(model, self._scored(part)), len(part.labels))
 
     def _validate(self, part: Part) -> Validate:
-        """Return how to judge a model without clean labels.
+        """Return how to judge a model without clean labels, unless the settings say otherwise.
 
         A method may have its own way. Else the score decides: the mean AP over known labels. In a class that
         is known absent nowhere, known positives are ranked against all images where it is not known to be
-        present (docs/training.md has what each way of choosing gave).
+        present (docs/training.md has what each way of choosing gave). With ``select=clean`` the mean AP over
+        true labels decides, with ``select=last`` nothing.
         """
         if not len(part.labels):
             return lambda *_: Verdict({"score": None})
         judged, blind = _assume_where_blind(part.labels)
+        batches = self._scored(part, keep=True)
 
         def validate(model: Classifier, judge: Judge) -> Verdict:
-            scores = self._scores(model, part)
-            ap = average_precision(scores, judged)
+            found = gather_rows(scores(model, batches), len(part.labels))
+            ap = average_precision(found, judged)
             known = ap[~blind]
-            each = judge(scores, part.labels)
             figures = {
                 "score": _mean(ap),
                 "known_map": _mean(known),
                 "known_scored": int(np.isfinite(known).sum()),
             }
+            if self.settings.select == "last":
+                return Verdict(figures | {"decides": None})
+            if self.clean is not None:
+                return Verdict(figures | {"decides": _mean(average_precision(found, self.clean))})
+            each = judge(found, part.labels)
             return Verdict(figures if each is None else {"judged": float(each.mean())} | figures, each)
 
         return validate
@@ -452,6 +489,8 @@ class Session:
             "epochs": len(fitted.records),
             "best_epoch": fitted.best_epoch,
             "expected_map": None if expected is None else dataclasses.asdict(expected),
+            "select": self.settings.select,
+            "validation_clean_map": kept.get("decides"),
             "validation_score": kept["score"],
             "validation_known_map": kept.get("known_map"),
             "validation_known_scored": kept.get("known_scored"),
@@ -502,6 +541,8 @@ def epoch_line(figures: Record) -> str:
     line = f"epoch {figures['epoch']}: loss {figures['loss']:.4f}"
     if figures["score"] is not None:
         line += f", validation {100 * figures['score']:.1f}"
+    if figures.get("decides") is not None:
+        line += f", TRUE labels {100 * figures['decides']:.1f}"
     if "judged" in figures:  # what chooses the epoch, if the method has it
         line += f", judged {figures['judged']:.4f}"
     if figures.get("known_map") not in (None, figures["score"]):  # the same where no class is blind

@@ -37,6 +37,7 @@ from tertium.processes import rank, world
 from tertium.progress import Progress
 from tertium.runs import RunData, RunFolder
 from tertium.training.declared import declared
+from tertium.training.recipes import expanded
 from tertium.training.tracking import check_installed
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def train(
     A label file is read with ``unlisted`` and ``classes`` (see `tertium.read_labels`). ``skip_damaged``
     leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. If the hidden
     labels are known, give them as ``truth``: the record then also shows what is memorised and how many of a
-    method's corrections are right; training does not see them. ``watch`` gets the model after each epoch;
+    method's corrections are right; training does not see them, but for ``select="clean"``, with which they
+    choose the epoch. ``watch`` gets the model after each epoch;
     what it returns is stored as ``watched`` in the epoch's record and has no other effect. Without
     ``expected_map`` the mAP over all labels is not estimated, which takes about as long as an epoch.
 
@@ -294,6 +296,7 @@ def _given_network(values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 def _checked(method: str | Method, values: Mapping[str, Any]) -> Settings:
     """Return the settings; torch is not loaded for it if the method is one of Tertium's own."""
     name = values.get("method", method)
+    values = expanded(values, name if isinstance(name, str) else name.name)
     loaded = "tertium.methods" in sys.modules  # then it may also know classes of the caller's own
     own = declared(name, values) if isinstance(name, str) and not loaded else None
     if own is None:
@@ -305,12 +308,13 @@ def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, S
     from tertium import methods
     from tertium.methods import Method
 
-    values = dict(values)
     if isinstance(method, Method):
+        values = expanded(values, method.name)
         return method, settings_from(
             {**values, "method": method.name, "parameters": methods.parameters_of(method)}
         )
-    kind = methods.find(values.pop("method", method))
+    kind = methods.find(values.get("method", method))
+    values = expanded(values, kind.name)
     settings = settings_from({**values, "method": kind.name}, methods.parameters_of(kind))
     chosen = methods.make(kind.name, settings.parameters)
     full = {**settings.to_dict(), "parameters": methods.parameters_of(chosen)}
