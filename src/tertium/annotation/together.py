@@ -221,6 +221,29 @@ class Together:
         except (KeyError, TypeError, ValueError, SafetensorError) as error:
             raise InputError(f"{path}: is damaged ({error})") from None
 
+    # ---- what is open ------------------------------------------------------------------------------------
+
+    @property
+    def deviation(self) -> Block:
+        """The standard deviation of each class's labels [C]."""
+        return self._label.deviation
+
+    def covariance(self, shown: Block, labels: Signs) -> Block:
+        """Return the covariance [B, R, R] of images' factors given those shown and the known labels."""
+        _, share = self._label.told(shown @ self.weights.T + self.height, labels)
+        rank = self.weights.shape[1]
+        precision = self.summed(share / self.noise) + np.eye(rank, dtype=np.float32)
+        return np.asarray(np.linalg.inv(precision))
+
+    def summed(self, counts: Block) -> Block:
+        """Return the sum of all classes' weights times themselves [B, R, R], each counted so often [B, C]."""
+        rank = self.weights.shape[1]
+        return np.asarray((counts @ self._pairs).reshape(-1, rank, rank))
+
+    def squared(self, matrices: Block) -> Block:
+        """Return the quadratic form of each class's weights [B, C] in matrices [B, R, R]."""
+        return np.asarray(matrices.reshape(len(matrices), -1) @ self._pairs.T)
+
 
 _NUMBERS = ("weights", "height", "noise", "rate", "present", "absent", "curve", "maps")
 
