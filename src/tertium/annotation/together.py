@@ -92,6 +92,20 @@ class Among(NamedTuple):
         own = self.covariance[np.ix_(known, known)] + np.diag(self.noise[known])
         return np.asarray(self.slope * (self.covariance[:, known] @ np.linalg.solve(own, gap)))
 
+    def taken(self, said: npt.NDArray[np.int8], doubt: Floats) -> Floats:
+        """Return how much of each label's variance an answer takes away on average: [K asked, K].
+
+        ``doubt`` [K] are the variances given what was said; an answer takes all of its own label's.
+        """
+        known = np.flatnonzero(said)
+        told = self.covariance[:, known]
+        own = told[known] + np.diag(self.noise[known])
+        left = self.covariance - told @ np.linalg.solve(own, told.T)
+        unit = (self.ends[1] - self.ends[0]) / (np.diag(left) + self.noise)
+        found = (doubt * self.slope * left * unit[:, None]) ** 2 * doubt[:, None]
+        np.fill_diagonal(found, doubt)
+        return np.minimum(found, doubt)
+
 
 @dataclass(frozen=True, eq=False)
 class Together:

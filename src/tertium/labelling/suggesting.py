@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -267,11 +267,20 @@ def suggest(
         best.scores,
         _reasons(chosen, best, known, ready),
         ready.notes,
-        ready.relations(chosen.rows, chosen.columns),
+        _weighed(ready.relations(chosen.rows, chosen.columns), ready, weight / known),
     )
     if out is not None:
         questions.write(out)
     return questions
+
+
+def _weighed(found: Mapping[str, Relation], ready: Prepared, importance: Floats) -> dict[str, Relation]:
+    """Return relations in which classes count as they do for the order of the questions."""
+    place = {name: number for number, name in enumerate(ready.trained.classes)}
+    return {
+        image: replace(each, importance=importance[[place[label] for label in each.labels]])
+        for image, each in found.items()
+    }
 
 
 def _telling(ready: Prepared, importance: Floats, progress: Progress | None) -> Telling:
