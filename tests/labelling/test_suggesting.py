@@ -332,7 +332,7 @@ def test_the_command_simulates(world, tmp_path, tertium):
     code, out, _ = tertium("rehearse", *data, *options)
     assert code == 0
     assert "mAP, uncertainty" in out
-    assert "known, alone" in out
+    assert "known, own label" in out
     assert "Forecasts: 1 were made of the next answers" in out  # after half of 60; before, there are too few
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"asked.csv", "asked.svg", "asked-forecasts.csv"}
@@ -380,7 +380,7 @@ def related(tmp_path_factory):
 
 def test_an_answer_counts_for_what_it_tells_about_others(related):
     run, labels, features = related
-    found, alone = (suggest(run, labels, features=features, budget=80, alone=each) for each in (False, True))
+    found, alone = (suggest(run, labels, features=features, budget=80, others=each) for each in (True, False))
     assert list(zip(found.images, found.labels, strict=True)) != list(
         zip(alone.images, alone.labels, strict=True)
     )
@@ -404,8 +404,8 @@ def test_where_known_labels_say_nothing_questions_are_as_without_them(world):
     folder, labels, _ = world
     assert Prepared.of_run(folder / "run", labels, features=folder / "x.npy").related is None
     found, alone = (
-        suggest(folder / "run", labels, features=folder / "x.npy", budget=40, per_image=2, alone=each)
-        for each in (False, True)
+        suggest(folder / "run", labels, features=folder / "x.npy", budget=40, per_image=2, others=each)
+        for each in (True, False)
     )
     assert (found.images, found.labels, found.why) == (alone.images, alone.labels, alone.why)
     np.testing.assert_array_equal(found.score, alone.score)

@@ -33,7 +33,7 @@ from tertium.training.train import train
 Whole = npt.NDArray[np.int64]
 _HELD_OUT = 0.25  # share of the images that judge a simulation, unless there is a split for that
 # As `suggest` asks; the same without what answers tell about other labels; nearest to one half; by chance.
-RULES = ("tertium", "alone", "uncertainty", "random")
+RULES = ("tertium", "own label", "uncertainty", "random")
 _SURE = 0.05  # a label is known if it was given or answered, or if its chance is so near to 0 or 1
 _LOOKS = (0.1, 0.25, 0.5)  # after which shares of a round's answers the rest of them is foretold
 
@@ -204,9 +204,9 @@ def _asked(
     per_image: int,
     seed: tuple[int, int],
 ) -> _Asked:
-    if rule in ("tertium", "alone"):
-        alone = rule == "alone"
-        questions = suggest(run, labels, features=inputs, budget=budget, per_image=per_image, alone=alone)
+    if rule in ("tertium", "own label"):
+        others = rule == "tertium"
+        questions = suggest(run, labels, features=inputs, budget=budget, per_image=per_image, others=others)
         columns = np.array([labels.column(name) for name in questions.labels])
         return _Asked(labels.rows_of(questions.images), columns, questions.probability)
     unknown = labels.dense() == 0

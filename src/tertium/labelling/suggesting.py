@@ -231,15 +231,15 @@ def suggest(
     settled: Collection[tuple[str, str]] = (),
     budget: int = 500,
     per_image: int = 1,
-    alone: bool = False,
+    others: bool = True,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Questions:
     """Return the questions worth asking next about unknown labels; write them to ``out``, .csv, if given.
 
     ``answers`` are labels that people were asked about before; they are not asked again, and calibrate the
-    others (see `complete`). Nor is what is ``settled``, pairs of image and label, whatever it may be. With
-    ``alone`` a question counts for its own label only, whatever the answer tells about others of the image.
+    others (see `complete`). Nor is what is ``settled``, pairs of image and label, whatever it may be.
+    Without ``others`` a question counts for its own label only, whatever it tells about others of its image.
     """
     for name, value in (("budget", budget), ("number of questions per image", per_image)):
         if value < 1:
@@ -257,7 +257,7 @@ def suggest(
         pool.add(*block)
     candidates, known = _open(pool.candidates(), ready.labels, settled), pool.told() + _LITTLE
     weight = class_weights(ready.annotation, classes)
-    telling = None if alone or ready.related is None else _telling(ready, weight / known, progress)
+    telling = _telling(ready, weight / known, progress) if others and ready.related is not None else None
     best = choose(candidates, known, weight, budget, per_image, telling)
     chosen = candidates.take(best.places)
     questions = Questions(
