@@ -204,9 +204,13 @@ def test_an_answer_moves_the_other_bars_of_its_image(server, visit):
         (image,) = file.execute("SELECT image FROM questions WHERE number = 0").fetchone()
         found = file.execute("SELECT label FROM questions WHERE image = ? ORDER BY number", (image,))
         labels = tuple(label for (label,) in found)
-        alike = np.full((len(labels), len(labels)), 0.8) + 0.2 * np.eye(len(labels))
+        # The first tells much about the second, and less about the others.
+        alike = np.full((len(labels), len(labels)), 0.3) + 0.7 * np.eye(len(labels))
+        alike[0, 1] = alike[1, 0] = 0.8
         sides = np.outer([-1, 1], np.ones(len(labels)))
-        among = Among(alike, np.full(len(labels), 0.2), np.zeros(len(labels)), sides, np.ones(len(labels)))
+        slope = np.full(len(labels), 2.0)
+        among = Among(alike, np.full(len(labels), 0.2), np.zeros(len(labels)), sides, slope)
+        file.execute("UPDATE questions SET probability = 0.5 WHERE image = ?", (image,))
         relation = Relation(labels, among).as_json()
         file.execute("INSERT INTO relations SELECT max(id), ?, ? FROM rounds", (image, relation))
     page = visit(server.start())
@@ -224,7 +228,13 @@ def test_an_answer_moves_the_other_bars_of_its_image(server, visit):
     assert after[0] == before[0]
     assert all(later > first + 0.05 for first, later in zip(before[1:], after[1:], strict=True))
     assert page.locator("li.question .chance").all_inner_texts()[1:] != words[1:]
+    current = page.locator("li.question[aria-current=true] .label")
+    assert current.inner_text() == labels[2]  # the second is nearly known: the third tells more
+    page.reload()
+    ready(page)
+    assert current.inner_text() == labels[2]
     press(page, "u")
+    assert current.inner_text() == labels[0]
     assert bars() == before
 
 

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,7 +61,7 @@ def test_the_best_gains_are_those_of_a_greedy_choice(rng):
     """One by one, always the question that adds the most to the sum of logarithms."""
     candidates = Candidates(np.arange(60), rng.integers(0, 5, 60), rng.random(60))
     known, weight = rng.random(5) + 0.2, 1 + rng.random(5)
-    best, scores = choose(candidates, known, weight, 20)
+    best, scores, *_ = choose(candidates, known, weight, 20)
     told, left, greedy = known.copy(), set(range(60)), []
     for _ in range(20):
         adds = {
@@ -77,7 +79,7 @@ def test_the_best_gains_are_those_of_a_greedy_choice(rng):
 
 def test_little_known_classes_and_unsure_frequencies_come_first():
     same = Candidates(np.arange(4), np.array([0, 1, 0, 1]), np.full(4, 0.5))
-    first, _ = choose(same, np.array([5.0, 1.0]), np.ones(2), 1)
+    first, *_ = choose(same, np.array([5.0, 1.0]), np.ones(2), 1)
     assert same.columns[first].tolist() == [1]
     rate = np.array([0.1, 0.1])
     unsure = Annotation(("a", "b"), rate, np.array([0.03, 0.09]), np.array([0.3, 0.11]), rate, rate)
@@ -86,14 +88,14 @@ def test_little_known_classes_and_unsure_frequencies_come_first():
     assert weight[1] < 1.1
     assert class_weights(dataclasses.replace(unsure, low=np.zeros(2)), 2).max() == pytest.approx(3)
     assert class_weights(None, 2).tolist() == [1, 1]
-    first, _ = choose(same, np.ones(2), weight, 1)
+    first, *_ = choose(same, np.ones(2), weight, 1)
     assert same.columns[first].tolist() == [0]
 
 
 def test_questions_about_one_image(rng):
     candidates = Candidates(np.repeat(np.arange(10), 5), np.tile(np.arange(5), 10), rng.random(50))
     for most in (1, 2, 4):
-        best, _ = choose(candidates, np.ones(5), np.ones(5), 24, most)
+        best, *_ = choose(candidates, np.ones(5), np.ones(5), 24, most)
         rows = candidates.rows[best]
         assert len(set(best.tolist())) == len(best) == min(24, 10 * most)
         assert np.bincount(rows).max() <= most
@@ -104,11 +106,11 @@ def test_questions_about_one_image(rng):
 def test_another_question_about_an_image_costs_half():
     """Two fair questions about one image come before one good question about another."""
     candidates = Candidates(np.array([0, 0, 1]), np.array([0, 1, 2]), np.array([0.2, 0.2, 0.3]))
-    alone, _ = choose(candidates, np.ones(3), np.ones(3), 3, 1)
+    alone, *_ = choose(candidates, np.ones(3), np.ones(3), 3, 1)
     assert candidates.rows[alone].tolist() == [1, 0]
-    together, _ = choose(candidates, np.ones(3), np.ones(3), 3, 2)
+    together, *_ = choose(candidates, np.ones(3), np.ones(3), 3, 2)
     assert candidates.rows[together].tolist() == [0, 0, 1]
-    dear, _ = choose(
+    dear, *_ = choose(
         Candidates(candidates.rows, candidates.columns, np.array([0.2, 0.01, 0.3])),
         np.ones(3),
         np.ones(3),
@@ -224,8 +226,11 @@ def test_answers_help_in_a_simulation(world, tmp_path):
     assert [point.rule for point in points] == [rule for rule in RULES for _ in range(3)]
     by_rule = {rule: averaged(points, rule) for rule in RULES}
     assert len({steps[0] for steps in by_rule.values()}) == 1
-    assert [answers for answers, *_ in by_rule["tertium"]] == [0, 150, 300]
-    assert by_rule["tertium"][-1][2] > by_rule["tertium"][0][2] + 0.02
+    assert [step.answers for step in by_rule["tertium"]] == [0, 150, 300]
+    first, *_, last = by_rule["tertium"]
+    assert last.map > first.map + 0.02
+    assert last.known >= first.known + 100
+    assert last.right > 0.9
     write_points(tmp_path / "asked.csv", points)
     figure = tmp_path / "asked.svg"
     draw_points(figure, points)
@@ -264,6 +269,19 @@ def test_answers_are_the_truth_and_counted(world):
     assert (answered.dense()[rows, columns] == full.dense()[rows, columns]).all()
 
 
+def test_known_labels_are_counted_and_checked(world, monkeypatch):
+    """Of 600 × 6 labels, those of two classes are all but certain, one of them wrongly."""
+    _, labels, full = world
+    chances = np.full((600, 6), 0.5, dtype=np.float32)
+    chances[:, 0], chances[:, 1] = 0.96, 0.04
+    ready = SimpleNamespace(blocks=lambda: iter([(None, labels.dense(), chances)]))
+    monkeypatch.setattr(simulating, "Prepared", SimpleNamespace(of_run=lambda *_, **__: ready))
+    known, right = simulating._known(Path("run"), labels, full, np.empty((600, 8)))
+    given, true = labels.dense() != 0, full.dense() > 0
+    assert known == given.sum() + (~given[:, :2]).sum()
+    assert right == given.sum() + (~given[:, 0] & true[:, 0]).sum() + (~given[:, 1] & ~true[:, 1]).sum()
+
+
 def test_what_was_foretold_is_compared_with_what_came(world):
     _, _, full = world
     truth = full.dense()
@@ -286,8 +304,12 @@ def test_what_was_foretold_is_compared_with_what_came(world):
 
 
 def test_points_are_averaged_over_seeds():
-    points = [Point("random", 0, 10, 4, 0.5), Point("random", 1, 10, 2, 0.7), Point("tertium", 0, 10, 1, 0.1)]
-    assert averaged(points, "random") == [(10, pytest.approx(0.3), pytest.approx(0.6))]
+    points = [
+        Point("random", 0, 10, 4, 0.5, 100, 90),
+        Point("random", 1, 10, 2, 0.7, 140, 120),
+        Point("tertium", 0, 10, 1, 0.1, 1, 0),
+    ]
+    assert averaged(points, "random") == [pytest.approx((10, 0.3, 0.6, 120, 105 / 120))]
 
 
 # ---- the command -------------------------------------------------------------------------------------------
@@ -310,6 +332,7 @@ def test_the_command_simulates(world, tmp_path, tertium):
     code, out, _ = tertium("rehearse", *data, *options)
     assert code == 0
     assert "mAP, uncertainty" in out
+    assert "known, own label" in out
     assert "Forecasts: 1 were made of the next answers" in out  # after half of 60; before, there are too few
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"asked.csv", "asked.svg", "asked-forecasts.csv"}
@@ -343,13 +366,54 @@ def test_what_is_wrong_is_one_sentence(world, tmp_path, monkeypatch, words, mess
     assert [path.name for path in tmp_path.iterdir()] == ["other.csv"]
 
 
-def test_questions_about_one_image_come_with_what_they_say_about_one_another(rng, tmp_path):
+@pytest.fixture(scope="module")
+def related(tmp_path_factory):
+    """A run on labels that go together: three traits stand behind 16 of them, one trait is visible."""
+    folder, rng = tmp_path_factory.mktemp("related"), np.random.default_rng(0)
     traits, loadings = rng.normal(size=(1000, 3)), rng.normal(size=(3, 16)) / np.sqrt(3)
     truth = np.where(traits @ loadings + 0.2 * rng.normal(size=(1000, 16)) > 0.6, 1, -1).astype(np.int8)
     features = np.concatenate([traits[:, :1], rng.normal(size=(1000, 4))], axis=1).astype(np.float32)
     labels = parse("random:0.3").apply(Labels.from_dense(truth), 0)
-    train(labels, features=features, out=tmp_path / "run")
-    found = suggest(tmp_path / "run", labels, features=features, budget=60, per_image=3)
+    train(labels, features=features, out=folder / "run")
+    return folder / "run", labels, features
+
+
+def test_an_answer_counts_for_what_it_tells_about_others(related):
+    run, labels, features = related
+    found, alone = (suggest(run, labels, features=features, budget=80, others=each) for each in (True, False))
+    assert list(zip(found.images, found.labels, strict=True)) != list(
+        zip(alone.images, alone.labels, strict=True)
+    )
+    assert len(found.images) == len(set(found.images)) == 80
+    assert not any("also tells about" in why for why in alone.why)
+    told = [why for why in found.why if "also tells about" in why]
+    assert len(told) > 40
+    names = told[0].split("also tells about ")[1].split(";")[0].split(" and ")
+    assert len(set(names) & set(labels.classes)) == len(names) == 2
+    for label, why in zip(found.labels, found.why, strict=True):
+        assert f"about {label} " not in why
+        assert not why.endswith(f"and {label}")
+    ready = Prepared.of_run(run, labels, features=features)
+    doubts = [np.where(each == 0, chances * (1 - chances), 0) for _, each, chances in ready.blocks()]
+    doubt = np.concatenate(doubts).sum(axis=1)  # of each image
+    first, second = (doubt[labels.rows_of(each.images)].mean() for each in (found, alone))
+    assert first > second  # where more is open, an answer tells more
+
+
+def test_where_known_labels_say_nothing_questions_are_as_without_them(world):
+    folder, labels, _ = world
+    assert Prepared.of_run(folder / "run", labels, features=folder / "x.npy").related is None
+    found, alone = (
+        suggest(folder / "run", labels, features=folder / "x.npy", budget=40, per_image=2, others=each)
+        for each in (True, False)
+    )
+    assert (found.images, found.labels, found.why) == (alone.images, alone.labels, alone.why)
+    np.testing.assert_array_equal(found.score, alone.score)
+
+
+def test_questions_about_one_image_come_with_what_they_say_about_one_another(related):
+    run, labels, features = related
+    found = suggest(run, labels, features=features, budget=60, per_image=3)
     images = [image for image in dict.fromkeys(found.images) if found.images.count(image) > 1]
     assert set(found.relations) == set(images)
     assert images
@@ -363,7 +427,7 @@ def test_questions_about_one_image_come_with_what_they_say_about_one_another(rng
     assert set(relation.labels) == set(before)
     assert relation.chances(before, {}) == pytest.approx(before)
     first, second, *_ = relation.labels
-    ready = Prepared.of_run(tmp_path / "run", labels, features=features)
+    ready = Prepared.of_run(run, labels, features=features)
     for sign in (1, -1):
         told = relation.chances(before, {first: sign})
         row, column = labels.rows_of([image])[0], labels.column(first)

@@ -140,6 +140,20 @@ def test_what_has_become_certain_is_not_asked(answers, labels):
     assert shown(desk.next(ada)) == ("4.jpg", ["cat", "dog", EVIL])
 
 
+def test_the_next_question_is_the_one_that_tells_most(answers, labels):
+    """The cat says much about the dog, so the third label is next, though it comes last."""
+    desk = Desk(answers, labels, answers.add_round("key", QUESTIONS, [], related(slope=2.5)))
+    ada = Person("ada", "w1")
+    assert desk.next(ada)["sheet"]["next"] is None  # nothing was answered: in their order
+    reply = desk.answer(ada, "s1", desk.round.id, [(0, "present")], False)
+    assert reply["chances"][1] > 0.8
+    assert reply["next"] == 2
+    assert desk.next(ada)["sheet"]["next"] == 2
+    assert desk.next(Person("ada", "w1"), "dog")["sheet"]["next"] == 2  # not shown; the page takes what is
+    assert desk.answer(ada, "s2", desk.round.id, [(2, "skip")], False)["next"] == 1
+    assert desk.answer(ada, "s3", desk.round.id, [(1, "absent")], False)["next"] is None
+
+
 def test_a_file_of_answers_from_before_is_opened(tmp_path, clock):
     path = tmp_path / "review.sqlite"
     old = Answers(path, clock)

@@ -92,6 +92,20 @@ class Among(NamedTuple):
         own = self.covariance[np.ix_(known, known)] + np.diag(self.noise[known])
         return np.asarray(self.slope * (self.covariance[:, known] @ np.linalg.solve(own, gap)))
 
+    def taken(self, said: npt.NDArray[np.int8], doubt: Floats) -> Floats:
+        """Return how much of each label's variance an answer takes away on average: [K asked, K].
+
+        ``doubt`` [K] are the variances given what was said; an answer takes all of its own label's.
+        """
+        known = np.flatnonzero(said)
+        told = self.covariance[:, known]
+        own = told[known] + np.diag(self.noise[known])
+        left = self.covariance - told @ np.linalg.solve(own, told.T)
+        unit = (self.ends[1] - self.ends[0]) / (np.diag(left) + self.noise)
+        found = (doubt * self.slope * left * unit[:, None]) ** 2 * doubt[:, None]
+        np.fill_diagonal(found, doubt)
+        return np.minimum(found, doubt)
+
 
 @dataclass(frozen=True, eq=False)
 class Together:
@@ -220,6 +234,29 @@ class Together:
             return cls.from_tensors(about["classes"], load_file(path))
         except (KeyError, TypeError, ValueError, SafetensorError) as error:
             raise InputError(f"{path}: is damaged ({error})") from None
+
+    # ---- what is open ------------------------------------------------------------------------------------
+
+    @property
+    def deviation(self) -> Block:
+        """The standard deviation of each class's labels [C]."""
+        return self._label.deviation
+
+    def covariance(self, shown: Block, labels: Signs) -> Block:
+        """Return the covariance [B, R, R] of images' factors given those shown and the known labels."""
+        _, share = self._label.told(shown @ self.weights.T + self.height, labels)
+        rank = self.weights.shape[1]
+        precision = self.summed(share / self.noise) + np.eye(rank, dtype=np.float32)
+        return np.asarray(np.linalg.inv(precision))
+
+    def summed(self, counts: Block) -> Block:
+        """Return the sum of all classes' weights times themselves [B, R, R], each counted so often [B, C]."""
+        rank = self.weights.shape[1]
+        return np.asarray((counts @ self._pairs).reshape(-1, rank, rank))
+
+    def squared(self, matrices: Block) -> Block:
+        """Return the quadratic form of each class's weights [B, C] in matrices [B, R, R]."""
+        return np.asarray(matrices.reshape(len(matrices), -1) @ self._pairs.T)
 
 
 _NUMBERS = ("weights", "height", "noise", "rate", "present", "absent", "curve", "maps")

@@ -9,7 +9,7 @@ that is clearly higher, and known labels are ranked better, labels are judged by
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,6 +49,7 @@ class Relation:
 
     labels: tuple[str, ...]
     among: Among
+    importance: Floats | None = None  # [K] of each class, by which doubt counts; None where all count alike
 
     def chances(self, before: Mapping[str, float], said: Mapping[str, int]) -> dict[str, float]:
         """Return the chance of each label, from that before anybody answered and the answers, ±1.
@@ -60,15 +61,37 @@ class Relation:
         found = shifted(np.array([before[label] for label in self.labels]), moves)
         return dict(zip(self.labels, found.tolist(), strict=True))
 
+    def next(
+        self, before: Mapping[str, float], said: Mapping[str, int], still: Collection[str]
+    ) -> str | None:
+        """Return the label to ask about next, among those that may ``still`` be asked; None if there is none.
+
+        It is the one whose answer takes away most doubt about these labels, given the answers so far.
+        """
+        places = np.array([label in still for label in self.labels])
+        if not places.any():
+            return None
+        signs = np.array([said.get(label, 0) for label in self.labels], dtype=np.int8)
+        now = self.chances(before, said)
+        chance = np.array([now[label] for label in self.labels])
+        doubt = np.where(signs == 0, chance * (1 - chance), 0.0)
+        taken = self.among.taken(signs, doubt)
+        if self.importance is not None:
+            taken = self.importance * taken
+        return self.labels[int(np.where(places, taken.sum(axis=1), -1.0).argmax())]
+
     def as_json(self) -> str:
         """Return a text that `from_json` reads."""
-        return json.dumps([self.labels, *(np.round(part, 6).tolist() for part in self.among)])
+        parts = self.among if self.importance is None else (*self.among, self.importance)
+        return json.dumps([self.labels, *(np.round(part, 6).tolist() for part in parts)])
 
     @classmethod
     def from_json(cls, text: str) -> Relation:
         """Read what `as_json` wrote."""
         labels, *parts = json.loads(text)
-        return cls(tuple(labels), Among(*(np.array(part, dtype=np.float64) for part in parts)))
+        size = len(Among._fields)
+        numbers = [np.array(part, dtype=np.float64) for part in parts]
+        return cls(tuple(labels), Among(*numbers[:size]), *numbers[size:])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tertium.data.feature_files import load_features
 from tertium.data.inputs import Features
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
+from tertium.labelling.completion import Prepared
 from tertium.labelling.forecasting import Forecast, forecast
 from tertium.labelling.suggesting import suggest
 from tertium.labels import Labels
@@ -31,7 +32,9 @@ from tertium.training.train import train
 
 Whole = npt.NDArray[np.int64]
 _HELD_OUT = 0.25  # share of the images that judge a simulation, unless there is a split for that
-RULES = ("tertium", "uncertainty", "random")
+# As `suggest` asks; the same without what answers tell about other labels; nearest to one half; by chance.
+RULES = ("tertium", "own label", "uncertainty", "random")
+_SURE = 0.05  # a label is known if it was given or answered, or if its chance is so near to 0 or 1
 _LOOKS = (0.1, 0.25, 0.5)  # after which shares of a round's answers the rest of them is foretold
 
 
@@ -60,6 +63,8 @@ class Point:
     answers: int
     present: int  # of them
     map: float  # on images that were never asked about, with full labels
+    known: int  # labels of the images that are asked about: given, answered, or all but certain, …
+    right: int  # … and how many of them are what they are taken for
     foretold: tuple[Foretold, ...] = ()  # during the last answers; only where questions have probabilities
 
 
@@ -129,24 +134,28 @@ def simulate(
     hidden = scheme.apply(training, seed)
     points = []
     with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
-        first = Path(folder) / "first"
+        reached: dict[Path, tuple[float, int, int]] = {}
 
-        def fitted(labels: Labels, place: Path) -> float:
-            outcome = train(labels, features=inputs, out=place, method="auto", seed=seed, overwrite=True)
-            return outcome.trained.evaluate(held_out, features=held_inputs).map_c
+        def fitted(labels: Labels) -> Path:
+            """Train on these labels, unless it was done: rules may ask the same."""
+            place = Path(folder) / labels.fingerprint()
+            if place not in reached:
+                trained = train(labels, features=inputs, out=place, method="auto", seed=seed).trained
+                score = trained.evaluate(held_out, features=held_inputs).map_c
+                reached[place] = score, *_known(place, labels, training, inputs)
+            return place
 
-        start = fitted(hidden, first)
         for rule in RULES:
-            labels, run, present = hidden, first, 0
-            points.append(Point(rule, seed, 0, 0, start))
+            labels, run, present = hidden, fitted(hidden), 0
+            points.append(Point(rule, seed, 0, 0, *reached[run]))
             for number in range(1, rounds + 1):
                 progress.note(f"{rule}, round {number} of {rounds}: {100 * points[-1].map:.1f} mAP so far")
                 asked = _asked(rule, run, labels, inputs, budget, per_image, (seed, number))
                 foretold = _foretold(asked, training, number)
                 labels, more = _answered(labels, training, asked.rows, asked.columns)
-                present, run = present + more, Path(folder) / rule
+                present, run = present + more, fitted(labels)
                 answers = labels.known - hidden.known
-                points.append(Point(rule, seed, answers, present, fitted(labels, run), foretold))
+                points.append(Point(rule, seed, answers, present, *reached[run], foretold))
     return points
 
 
@@ -195,8 +204,9 @@ def _asked(
     per_image: int,
     seed: tuple[int, int],
 ) -> _Asked:
-    if rule == "tertium":
-        questions = suggest(run, labels, features=inputs, budget=budget, per_image=per_image)
+    if rule in ("tertium", "own label"):
+        others = rule == "tertium"
+        questions = suggest(run, labels, features=inputs, budget=budget, per_image=per_image, others=others)
         columns = np.array([labels.column(name) for name in questions.labels])
         return _Asked(labels.rows_of(questions.images), columns, questions.probability)
     unknown = labels.dense() == 0
@@ -208,6 +218,18 @@ def _asked(
     rows, columns = np.unravel_index(order, unknown.shape)
     kept = unknown[rows, columns]
     return _Asked(rows[kept], columns[kept])
+
+
+def _known(run: Path, labels: Labels, truth: Labels, inputs: npt.NDArray[np.floating]) -> tuple[int, int]:
+    """Return how many labels are known after these, and how many of them are what they are taken for."""
+    known, right, start = 0, 0, 0
+    for _, given, chances in Prepared.of_run(run, labels, features=inputs).blocks():
+        true = truth.dense(np.arange(start, start + len(given))) > 0
+        present = np.where(given == 0, chances, given > 0)
+        sure = np.abs(present - 0.5) >= 0.5 - _SURE
+        known, right = known + int(sure.sum()), right + int((sure & ((present > 0.5) == true)).sum())
+        start += len(given)
+    return known, right
 
 
 def _foretold(asked: _Asked, truth: Labels, number: int) -> tuple[Foretold, ...]:
@@ -274,13 +296,25 @@ def _write(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]
         lines.writerows(rows)
 
 
-def averaged(points: Sequence[Point], rule: str) -> list[tuple[int, float, float]]:
-    """Return (answers, share of them present, mean AP) of a rule, averaged over the seeds."""
+class Average(NamedTuple):
+    """What a rule has reached after so many answers, averaged over the seeds."""
+
+    answers: int
+    present: float  # share of the answers
+    map: float
+    known: float
+    right: float  # share of what is known
+
+
+def averaged(points: Sequence[Point], rule: str) -> list[Average]:
+    """Average the points of a rule over the seeds."""
     mine = [point for point in points if point.rule == rule]
-    steps = sorted({point.answers for point in mine})
     found = []
-    for answers in steps:
+    for answers in sorted({point.answers for point in mine}):
         here = [point for point in mine if point.answers == answers]
-        present = float(np.mean([point.present for point in here])) / max(answers, 1)
-        found.append((answers, present, float(np.mean([point.map for point in here]))))
+        present, score, known, right = (
+            float(np.mean([getattr(point, name) for point in here]))
+            for name in ("present", "map", "known", "right")
+        )
+        found.append(Average(answers, present / max(answers, 1), score, known, right / max(known, 1)))
     return found

@@ -5,14 +5,18 @@ predicted. What is known about a class is measured in the same unit: p(1 − p) 
 minus q(1 − q) summed over the unknown ones. The score of a question is the increase in the logarithm of that
 sum, so that classes about which little is known come first, and each further question about a class counts
 less.
+
+Where labels go together, an answer also tells about the other labels of its image. What it takes away of
+their variance, on average, counts in the same way (`tertium.labelling.telling`).
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +30,7 @@ from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
 from tertium.labelling.collective import Relation
 from tertium.labelling.completion import Prepared
+from tertium.labelling.telling import NAMED, Picked, doubts, pick
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted
@@ -36,6 +41,7 @@ Whole = npt.NDArray[np.int64]
 _LITTLE = 1.0  # what every class starts with: a prior worth four answers at p = ½
 _WIDEST = 100.0  # factor between the ends of a frequency's interval, beyond which it counts no more
 _AGAIN = 0.5  # cost of another question about the same image: it is already looked at
+_TOLD = 0.1  # of a score, that is for other labels of the image: then they are named
 _FEWEST, _EVEN = 50, 10  # questions that a class may get: so many, or so many times its even share
 
 
@@ -137,24 +143,48 @@ def gains(columns: Whole, worth: Floats, known: Floats) -> Floats:
     return found
 
 
+class Chosen(NamedTuple):
+    """Which candidates to ask about, the most telling first; all [Q]."""
+
+    places: Whole
+    scores: Floats
+    others: Floats  # the part of the scores that is for other labels of the image, …
+    named: Whole  # [Q, 2] … and which of them it is for most; −1 for none
+
+
+Telling = Callable[[Candidates, Floats, int], Picked]  # by values of their own, so many of each image
+
+
 def choose(
-    candidates: Candidates, known: Floats, weight: Floats, budget: int, per_image: int = 1
-) -> tuple[Whole, Floats]:
-    """Return which candidates to ask about, the most telling first, and their scores.
+    candidates: Candidates,
+    known: Floats,
+    weight: Floats,
+    budget: int,
+    per_image: int = 1,
+    telling: Telling | None = None,
+) -> Chosen:
+    """Choose the candidates to ask about.
 
     At most ``per_image`` questions concern one image; with several, those about one image stand together,
-    and every one but the first costs half.
+    and every one but the first costs half. ``telling`` says which tell the most about their images, if
+    answers tell anything about other labels.
     """
     scores = gains(candidates.columns, candidates.worth, known) * weight[candidates.columns]
-    kept = np.flatnonzero(_rank(candidates.rows, scores) < per_image)
+    kept = (telling or _separate)(candidates, scores, per_image)
     # The others no longer stand in the way of those that come later in their class.
-    left = candidates.take(kept)
-    scores = gains(left.columns, left.worth, known) * weight[left.columns]
+    left = candidates.take(kept.places)
+    scores = gains(left.columns, kept.worth, known) * weight[left.columns] + kept.others
     if per_image == 1:
         best = np.argsort(-scores, kind="stable")[:budget]
     else:
         best = _together(left.rows, scores, per_image)[:budget]
-    return kept[best], scores[best]
+    return Chosen(kept.places[best], scores[best], kept.others[best], kept.named[best])
+
+
+def _separate(candidates: Candidates, scores: Floats, per_image: int) -> Picked:
+    """Pick the questions with the highest scores of each image: an answer tells about its own label only."""
+    kept = np.flatnonzero(_rank(candidates.rows, scores) < per_image)
+    return Picked(kept, candidates.worth[kept], np.zeros(len(kept)), np.full((len(kept), NAMED), -1))
 
 
 def _rank(groups: Whole, scores: Floats) -> Whole:
@@ -201,6 +231,7 @@ def suggest(
     settled: Collection[tuple[str, str]] = (),
     budget: int = 500,
     per_image: int = 1,
+    others: bool = True,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Questions:
@@ -208,6 +239,7 @@ def suggest(
 
     ``answers`` are labels that people were asked about before; they are not asked again, and calibrate the
     others (see `complete`). Nor is what is ``settled``, pairs of image and label, whatever it may be.
+    Without ``others`` a question counts for its own label only, whatever it tells about others of its image.
     """
     for name, value in (("budget", budget), ("number of questions per image", per_image)):
         if value < 1:
@@ -224,20 +256,43 @@ def suggest(
     for block in ready.blocks(progress):
         pool.add(*block)
     candidates, known = _open(pool.candidates(), ready.labels, settled), pool.told() + _LITTLE
-    best, scores = choose(candidates, known, class_weights(ready.annotation, classes), budget, per_image)
-    chosen = candidates.take(best)
+    weight = class_weights(ready.annotation, classes)
+    telling = _telling(ready, weight / known, progress) if others and ready.related is not None else None
+    best = choose(candidates, known, weight, budget, per_image, telling)
+    chosen = candidates.take(best.places)
     questions = Questions(
         ready.labels.images.take(chosen.rows).to_pylist(),
         [ready.trained.classes[column] for column in chosen.columns],
         chosen.chances,
-        scores,
-        _reasons(chosen, known, ready),
+        best.scores,
+        _reasons(chosen, best, known, ready),
         ready.notes,
-        ready.relations(chosen.rows, chosen.columns),
+        _weighed(ready.relations(chosen.rows, chosen.columns), ready, weight / known),
     )
     if out is not None:
         questions.write(out)
     return questions
+
+
+def _weighed(found: Mapping[str, Relation], ready: Prepared, importance: Floats) -> dict[str, Relation]:
+    """Return relations in which classes count as they do for the order of the questions."""
+    place = {name: number for number, name in enumerate(ready.trained.classes)}
+    return {
+        image: replace(each, importance=importance[[place[label] for label in each.labels]])
+        for image, each in found.items()
+    }
+
+
+def _telling(ready: Prepared, importance: Floats, progress: Progress | None) -> Telling:
+    """Return what says which questions tell the most about their images: these are looked at once more."""
+
+    def telling(candidates: Candidates, scores: Floats, per_image: int) -> Picked:
+        if not len(candidates.rows):
+            return _separate(candidates, scores, per_image)
+        blocks = doubts(ready, np.unique(candidates.rows), progress)
+        return pick(blocks, candidates.rows, candidates.columns, scores, importance, per_image)
+
+    return telling
 
 
 def _open(candidates: Candidates, labels: Labels, settled: Collection[tuple[str, str]]) -> Candidates:
@@ -252,12 +307,14 @@ def _open(candidates: Candidates, labels: Labels, settled: Collection[tuple[str,
     )
 
 
-def _reasons(chosen: Candidates, known: Floats, ready: Prepared) -> list[str]:
+def _reasons(chosen: Candidates, best: Chosen, known: Floats, ready: Prepared) -> list[str]:
     """Say for each question what speaks for it."""
     present, absent = ready.labels.class_counts
     little = known <= np.median(known)
     found, seen = [], set()
-    for row, column, chance in zip(chosen.rows, chosen.columns, chosen.chances, strict=True):
+    for place, (row, column, chance) in enumerate(
+        zip(chosen.rows, chosen.columns, chosen.chances, strict=True)
+    ):
         parts = ["a close call" if 0.25 <= chance <= 0.75 else "among the closest calls of its class"]
         if little[column]:
             parts.append(
@@ -267,6 +324,9 @@ def _reasons(chosen: Candidates, known: Floats, ready: Prepared) -> list[str]:
             low, high = ready.annotation.low[column], ready.annotation.high[column]
             if high > 3 * low:
                 parts.append(f"its frequency is unsure ({low:.1%} to {high:.1%})")
+        named = [ready.trained.classes[other] for other in best.named[place] if other >= 0]
+        if named and best.others[place] > _TOLD * best.scores[place]:
+            parts.append(f"also tells about {' and '.join(named)}")
         if row in seen:
             parts.append("asked with others of this image")
         seen.add(row)

@@ -20,7 +20,13 @@ def _drawn(points: Sequence[Point]) -> str:
     with drawing():
         figure, axes = panel("What answers are worth", "answers", "mAP on other images")
         for rule, colour in zip(RULES, COLOURS, strict=False):
-            answers, _, scores = zip(*averaged(points, rule), strict=True)
-            axes.plot(answers, [100 * score for score in scores], color=colour, marker="o", label=rule)
+            steps = averaged(points, rule)
+            axes.plot(
+                [step.answers for step in steps],
+                [100 * step.map for step in steps],
+                color=colour,
+                marker="o",
+                label=rule,
+            )
         add_legend(figure, axes)
         return str(inline(figure, "asking"))

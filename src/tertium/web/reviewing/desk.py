@@ -163,14 +163,31 @@ class Desk:
     def _chances(self, image: str) -> dict[int, float]:
         """Return how probable the labels of an image are by now; empty where answers do not tell."""
         relation = self.round.relations.get(image)
-        if relation is None:
+        before, said = self._told(image)
+        if relation is None or not any(said.values()):
             return {}
         numbers = {self.round.questions[number].label: number for number in self._sheets[image].numbers}
-        said = {label: _decided(self._standing.said((image, label))) for label in numbers}
-        if not any(said.values()):
-            return {}
-        before = {label: self.round.questions[number].probability for label, number in numbers.items()}
         return {numbers[label]: chance for label, chance in relation.chances(before, said).items()}
+
+    def _told(self, image: str) -> tuple[dict[str, float], dict[str, int]]:
+        """Return how probable the labels of an image were before anybody answered, and what is decided."""
+        about = [self.round.questions[number] for number in self._sheets[image].numbers]
+        said = {each.label: _decided(self._standing.said(_cell(each))) for each in about}
+        return {each.label: each.probability for each in about}, said
+
+    def _most_telling(self, image: str, who: str) -> int | None:
+        """Return which question about an image a person should get next; None if answers do not tell."""
+        relation = self.round.relations.get(image)
+        before, said = self._told(image)
+        if relation is None or not any(said.values()):
+            return None
+        still = {
+            self.round.questions[number].label: number
+            for number in self._sheets[image].numbers
+            if self._open(number, who)
+        }
+        label = relation.next(before, said, still)
+        return None if label is None else still[label]
 
     def _shown(self, sheet: _Sheet, who: str, only: str | None) -> dict[str, Any]:
         """Return what a window shows: questions that are open, and those that this person answered."""
@@ -183,7 +200,8 @@ class Desk:
                 examples = [{"row": row, "image": self._image(row)} for row in self.examples(question.label)]
                 now = chances.get(number, question.probability)
                 questions.append(about | {"probability": now, "examples": examples})
-        return {"image": sheet.image, "row": sheet.row, "questions": questions}
+        following = self._most_telling(sheet.image, who)
+        return {"image": sheet.image, "row": sheet.row, "questions": questions, "next": following}
 
     def _examples(self, label: str) -> tuple[int, ...]:
         """Return rows of images in which the label file says that the label is present, evenly spread."""
@@ -244,9 +262,12 @@ class Desk:
             if rows:
                 self.answers.seize(person.window, rows[0].question.image, LEASE)
             self._refresh()
-            moved = self._chances(rows[0].question.image) if rows and round == self.round.id else {}
+            image = rows[0].question.image if rows and round == self.round.id else None
+            moved = {} if image is None else self._chances(image)
             certain = [number for number in moved if self._certain(number)]
-            return {"chances": moved, "certain": certain} | self._progress(person.who)
+            following = None if image is None else self._most_telling(image, person.who)
+            about = {"chances": moved, "certain": certain, "next": following}
+            return about | self._progress(person.who)
 
     def undo(self, person: Person, step: str, round: int) -> dict[str, Any]:
         """Take back this person's last step; return its image to be shown again, if there was one."""

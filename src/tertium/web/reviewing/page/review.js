@@ -112,8 +112,17 @@ async function next() {
   const only = at("only").value || null;
   page.state = await post("/api/next", { only });
   page.looked = 0;
-  page.current = Math.max(0, questions().findIndex((question) => question.said === null));
+  page.current = Math.max(0, following(page.state.sheet?.next, -1));
   await show();
+}
+
+// Where to go on: the question that tells most by now, if answers tell, else the next open one after a place.
+function following(number, place) {
+  const isOpen = (question) => question.said === null;
+  const telling = questions().findIndex((question) => isOpen(question) && question.number === number);
+  if (telling >= 0) return telling;
+  const later = questions().findIndex((question, index) => index > place && isOpen(question));
+  return later >= 0 ? later : questions().findIndex(isOpen);
 }
 
 const answer = (asked, said) => act(async () => {
@@ -140,8 +149,7 @@ const answer = (asked, said) => act(async () => {
   if (open().length === 0) {
     await next();
   } else {
-    const later = questions().findIndex((question, place) => place > page.current && question.said === null);
-    page.current = later >= 0 ? later : questions().findIndex((question) => question.said === null);
+    page.current = following(counts.next, page.current);
     showProgress();
     showQuestions();
     showHeat();
