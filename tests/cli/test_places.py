@@ -174,7 +174,10 @@ def test_no_output_replaces_an_archive(work, tertium, tmp_path):
 
 
 def test_a_run_on_shards_is_killed_and_goes_on(work, places, tertium, tmp_path, monkeypatch):
-    """What is left of it comes to the same model as an uninterrupted run on the folder."""
+    """With a wide table: what is left comes to the same model as an uninterrupted run on the folder."""
+    wide = tmp_path / "wide.csv"
+    call("publish", "--labels", work.labels, "--to", "wide", "--out", wide)
+    meaning = ["--positive", "1", "--negative", "0", "--unknown", ""]
     every = ["protocol=finetune", "epochs=2", "batch_size=8", "checkpoint_minutes=0", "workers=0", *NETWORK]
     call("train", "--labels", work.labels, "--images", work.folder, "--out", tmp_path / "whole", *every)
     shards = shutil.copytree(Path(places("tar")).parent, tmp_path / "shards")
@@ -189,18 +192,26 @@ def test_a_run_on_shards_is_killed_and_goes_on(work, places, tertium, tmp_path, 
 
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, "save", once)
-        tertium("train", "--labels", work.labels, "--images", place, "--out", tmp_path / "cut", *every)
+        tertium("train", "--labels", wide, *meaning, "--images", place, "--out", tmp_path / "cut", *every)
     assert not (tmp_path / "cut" / "summary.json").exists()
     (shards / "002.tar").rename(shards / "away.tar")
     code, _, errors = tertium("train", "--resume", tmp_path / "cut")
     assert (code, "1 of 5 files are missing" in " ".join(errors.split())) == (2, True)
     (shards / "away.tar").rename(shards / "002.tar")
-    call("train", "--resume", tmp_path / "cut")
+    _, said, _ = tertium("train", "--resume", tmp_path / "cut")
+    assert "Next: tertium predict" in " ".join(said.split())
     assert _model(tmp_path / "cut") == _model(tmp_path / "whole")
     for name in ("cut", "whole"):
         where = place if name == "cut" else work.folder
         call("predict", tmp_path / name, "--images", where, "--out", tmp_path / f"{name}.csv")
     assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    for name, words in (("w", [wide, *meaning]), ("l", [work.labels])):
+        given = ["--labels", *words, "--images", place]
+        call("evaluate", tmp_path / "cut", *given, "--out", tmp_path / f"{name}.json")
+        call("complete", tmp_path / "cut", *given, "--out", tmp_path / f"{name}.csv")
+        call("report", tmp_path / "cut", *given, "--out", tmp_path / f"{name}.html")
+    for ending in ("json", "csv"):
+        assert (tmp_path / f"w.{ending}").read_bytes() == (tmp_path / f"l.{ending}").read_bytes()
 
 
 def _model(run):

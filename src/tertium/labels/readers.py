@@ -18,12 +18,13 @@ import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing
+from tertium.labels.formats.wide import WideTable, open_table, read_table
 from tertium.labels.ids import joined_rows, look_alike_ids
 from tertium.labels.labels import ContradictionError, Labels, Rule
 from tertium.labels.names import SEPARATOR, joined, lists_of_classes, means_nothing, tidy
-from tertium.labels.reading import Reading, splits_of
+from tertium.labels.reading import DisagreementError, Reading, splits_of
 from tertium.labels.renaming import read_renaming, twins
-from tertium.labels.rows import DAMAGE, Block, Rows, open_rows
+from tertium.labels.rows import DAMAGE, Block, Rows, is_list, open_rows
 from tertium.labels.split_names import TEST, TRAIN, VALIDATION, unused_splits
 from tertium.labels.tables import Vocabulary, blank_id, delimiter, number_ids
 
@@ -46,16 +47,22 @@ class LabelFile:
     separator: str | None = None  # between the names of the compact form
     missing: tuple[str, ...] | None = None  # words that stand where no class is named
     rename: Mapping[str, str] | Path | None = None  # old name → new name, or a CSV file with from,to
+    wide: WideTable | None = None  # one column for each class, and what the cells mean
 
     def __post_init__(self) -> None:
         if self.separator == "":
             raise InputError("the separator between names cannot be empty")
+        if self.wide is not None and (self.separator is not None or self.missing is not None):
+            raise InputError(
+                f"{self.path}: the cells of a wide table name no classes, so --separator and --missing do "
+                "not go with --positive, --negative, --unknown and --preset"
+            )
 
     def __str__(self) -> str:
         return str(self.path)
 
     def __hash__(self) -> int:  # new names may be a dictionary, which has none
-        return hash((self.path, self.separator, self.missing))
+        return hash((self.path, self.separator, self.missing, self.wide))
 
     def read(
         self,
@@ -71,8 +78,9 @@ class LabelFile:
         if not path.is_file():
             reason = "is a folder, not a label file" if path.is_dir() else "no such file"
             raise InputError(f"{path}: {reason}")
-        written = _written(path)
-        if written is not None:
+        if self.wide is not None:
+            found = _read_wide(self, self.wide, unlisted, classes, contradictions)
+        elif (written := _written(path)) is not None:
             found = _reread(written, self, classes, contradictions)
         else:
             rows = open_rows(path, self.separator or SEPARATOR)
@@ -89,6 +97,7 @@ class LabelFile:
             "separator": self.separator,
             "missing": None if self.missing is None else list(self.missing),
             "rename": str(self.rename) if isinstance(self.rename, Path) else self.rename,
+            **({} if self.wide is None else self.wide.options()),
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -100,10 +109,12 @@ class LabelFile:
         separator: str | None = None,
         missing: Sequence[str] | None = None,
         rename: Mapping[str, str] | str | Path | None = None,
+        **wide: Any,
     ) -> LabelFile:
-        """Make one of plain values."""
+        """Make one of plain values; those of a wide table are named as `WideTable.stated` has them."""
         words = None if missing is None else tuple(missing)
-        return cls(Path(path), separator, words, Path(rename) if isinstance(rename, str) else rename)
+        names = Path(rename) if isinstance(rename, str) else rename
+        return cls(Path(path), separator, words, names, WideTable.stated(**wide))
 
     def new_names(self) -> dict[str, str]:
         """Return old name → new name."""
@@ -121,8 +132,9 @@ def read_labels(
     separator: str | None = None,
     missing: Sequence[str] | None = None,
     rename: Mapping[str, str] | str | Path | None = None,
+    **wide: Any,
 ) -> Labels:
-    """Read a label file: long form, compact form, or one that Tertium wrote.
+    """Read a label file: long form, compact form, one that Tertium wrote, or a wide table.
 
     Long form has the columns ``image,label,value`` with value present/absent or 1/-1; compact form has
     ``image,present[,absent]`` with names separated by ``;``. Both may have a column ``split``. The form is
@@ -136,6 +148,11 @@ def read_labels(
     names, as if they stood in the file: a mapping, or a CSV file with the columns ``from,to``. `LabelFile`
     also gives notes on names that look wrong.
 
+    A wide table has one column for each class. What its cells mean is yours to say: ``positive``,
+    ``negative`` and ``unknown`` are values, or lists of them, or ``preset`` names a usual meaning.
+    ``image_column`` names the images (by default ``image``), ``ignore`` lists columns that are no classes,
+    and ``suffix`` is put after every image id.
+
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
     >>> _ = path.write_text("image,present,absent\\na.jpg,cat;dog,\\nb.jpg,,cat\\n")
@@ -143,9 +160,20 @@ def read_labels(
     Labels(2 images, 2 classes, 2 present, 1 absent)
     >>> read_labels(path, unlisted="absent")
     Labels(2 images, 2 classes, 2 present, 2 absent)
+    >>> _ = path.write_text("image,cat,dog\\na.jpg,1,0\\nb.jpg,-1,1\\n")
+    >>> read_labels(path, positive=1, negative=0, unknown=-1)
+    Labels(2 images, 2 classes, 2 present, 1 absent)
     """
-    file = LabelFile.with_options(path, separator=separator, missing=missing, rename=rename)
+    file = LabelFile.with_options(path, separator=separator, missing=missing, rename=rename, **wide)
     return file.read(unlisted=unlisted, classes=classes, contradictions=contradictions).labels
+
+
+def lists_labels(path: Path) -> bool:
+    """Whether a file lists the labels of each image, rather than having a column for each class."""
+    if path.suffix == ".parquet":
+        schema = _schema(path)
+        return b"format" in (schema.metadata or {}) or is_list(schema.names)
+    return path.suffix == ".arrow" or is_list(open_table(path).columns)
 
 
 def read_classes(path: str | Path) -> list[str]:
@@ -198,14 +226,22 @@ def _written(path: Path) -> Labels | None:
     if path.suffix == ".arrow":
         return Labels.load(path)
     if path.suffix == ".parquet":
+        if b"format" not in (_schema(path).metadata or {}):
+            return None
         try:
-            if b"format" in (pa.parquet.read_schema(path).metadata or {}):
-                return Labels.from_arrow(pa.parquet.read_table(path))
+            return Labels.from_arrow(pa.parquet.read_table(path))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except DAMAGE as error:
             raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
     return None
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pa.parquet.read_schema(path)
+    except DAMAGE as error:
+        raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
 
 
 def _reread(labels: Labels, file: LabelFile, classes: Sequence[str] | None, contradictions: Rule) -> Reading:
@@ -235,6 +271,57 @@ def _reread(labels: Labels, file: LabelFile, classes: Sequence[str] | None, cont
             raise InputError(f'{file}: there is no class "{extra[0]}"; {did_you_mean(extra[0], classes)}')
         labels = labels.with_classes(classes)
     return Reading(labels, tuple(naming.notes))
+
+
+# ---- wide tables -------------------------------------------------------------------------------------------
+
+
+def _read_wide(
+    file: LabelFile,
+    wide: WideTable,
+    unlisted: Unlisted,
+    classes: Sequence[str] | None,
+    contradictions: Rule,
+) -> Reading:
+    if lists_labels(file.path):
+        raise InputError(
+            f"{file}: it lists the labels of each image, so --positive, --negative, --unknown and --preset, "
+            "which are for tables with one column for each class, do not fit"
+        )
+    if unlisted == "absent":
+        raise InputError(
+            f"{file}: a wide table has a cell for every label, so nothing is unlisted: name the values that "
+            "mean absent with --negative"
+        )
+    layout, table = wide.layout(), open_table(file.path)
+    chosen = None if classes is None else _columns_of_classes(file, table.columns, classes)
+    try:
+        found = read_table(
+            table,
+            layout,
+            classes=chosen,
+            ignore=wide.ignore,
+            suffix=wide.suffix,
+            contradictions=contradictions,
+        )
+    except DisagreementError as error:
+        raise InputError(
+            f"{error.what}; say which holds with tertium convert wide --contradictions absent, present "
+            "or unknown"
+        ) from None
+    named = _reread(found.labels, file, classes, contradictions)
+    return replace(named, notes=(*found.notes, *named.notes, *_image_notes(named.labels)), seen=found.seen)
+
+
+def _columns_of_classes(file: LabelFile, columns: Sequence[str], classes: Sequence[str]) -> list[str]:
+    """Return the columns that hold these classes, whose names may be new."""
+    new = file.new_names()
+    held = {column: new.get(tidy(column), tidy(column)) for column in columns}
+    missing = [name for name in classes if name not in held.values()]
+    if missing:
+        hint = did_you_mean(missing[0], list(held.values()))
+        raise InputError(f'{file}: there is no column of the class "{missing[0]}"; {hint}')
+    return [column for column, name in held.items() if name in set(classes)]
 
 
 # ---- rows to labels ----------------------------------------------------------------------------------------
@@ -300,11 +387,7 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
             f"{file}: it names no label, so there are no classes (tertium train --classes FILE gives them)"
         )
     labels = _merged(said, naming, names, source, contradictions)
-    alike = look_alike_ids(labels.images)
-    if alike:
-        shown = some((f"{one} and {other}" for one, other in alike), 3)
-        notes.append(f"images whose names differ only in case or ending count as different ones: {shown}")
-    return Reading(labels, tuple(notes), seen=said.seen(file.separator or SEPARATOR))
+    return Reading(labels, (*notes, *_image_notes(labels)), seen=said.seen(file.separator or SEPARATOR))
 
 
 def _merged(
@@ -473,6 +556,15 @@ def _class_notes(labels: Labels) -> list[str]:
             "from,to that tertium describe --twins FILE writes"
         )
     return notes
+
+
+def _image_notes(labels: Labels) -> list[str]:
+    """Return a note on images that are perhaps one."""
+    alike = look_alike_ids(labels.images)
+    if not alike:
+        return []
+    shown = some((f"{one} and {other}" for one, other in alike), 3)
+    return [f"images whose names differ only in case or ending count as different ones: {shown}"]
 
 
 def _split_notes(labels: Labels) -> list[str]:

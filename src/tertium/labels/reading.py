@@ -24,6 +24,15 @@ class Reading:
     seen: str = ""  # which values stand in the file, in words
 
 
+class DisagreementError(InputError):
+    """Rows of a file that disagree; ``what`` says where, without a hint what to do."""
+
+    def __init__(self, what: str) -> None:
+        """Take what is wrong."""
+        self.what = what
+        super().__init__(f"{what}; say which holds with --contradictions absent, present or unknown")
+
+
 def settle(
     rows: npt.ArrayLike,
     columns: npt.ArrayLike,
@@ -52,9 +61,7 @@ def settle(
             contradictions=contradictions,
         )
     except ContradictionError as error:
-        raise InputError(
-            f"{source}: {error}; say which holds with --contradictions absent, present or unknown"
-        ) from None
+        raise DisagreementError(f"{source}: {error}") from None
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     found = list(notes)
