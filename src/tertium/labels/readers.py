@@ -18,6 +18,7 @@ import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing
+from tertium.hub import data_file, is_address, pinned
 from tertium.labels.formats.wide import WideTable, open_table, read_table
 from tertium.labels.ids import joined_rows, look_alike_ids
 from tertium.labels.labels import ContradictionError, Labels, Rule
@@ -72,6 +73,9 @@ class LabelFile:
         contradictions: Rule = "error",
     ) -> Reading:
         """Return the labels, and what a person should know about them; see `read_labels`."""
+        if is_address(self.path):
+            here = replace(self, path=data_file(self.path))
+            return here.read(unlisted=unlisted, classes=classes, contradictions=contradictions)
         path, classes = self.path, None if classes is None else [tidy(name) for name in classes]
         if unlisted not in UNLISTED:
             raise InputError(f'unlisted labels cannot be "{unlisted}"; {did_you_mean(unlisted, UNLISTED)}')
@@ -115,6 +119,10 @@ class LabelFile:
         words = None if missing is None else tuple(missing)
         names = Path(rename) if isinstance(rename, str) else rename
         return cls(Path(path), separator, words, names, WideTable.stated(**wide))
+
+    def pinned(self) -> LabelFile:
+        """Return the same file of the hub at the commit that it has now; any other file as it is."""
+        return replace(self, path=Path(pinned(str(self.path)))) if is_address(self.path) else self
 
     def new_names(self) -> dict[str, str]:
         """Return old name → new name."""

@@ -452,6 +452,8 @@ def _batches(
 
 
 def _text(column: pa.Array, name: str) -> pa.StringArray:
+    if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
+        column = pc.struct_field(column, "path")  # of the images of Hugging Face `datasets`
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     try:
