@@ -22,7 +22,8 @@ _WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before another try
 _CONNECT, _SILENCE = 10.0, 60.0  # seconds to wait for a connection, and for the next bytes
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN"
-    r"|UNRECOGNIZED_CLIENT|HTTP status 40[13]|HTTP response code: 40[13]|PermissionDenied|Unauthori[sz]ed",
+    r"|UNRECOGNIZED_CLIENT|HTTP status 40[13]|HTTP response code: 40[13]|PermissionDenied|Unauthori[sz]ed"
+    r"|Authori[sz]ationFailure|AuthenticationFailed|InvalidAuthenticationInfo",
     re.IGNORECASE,
 )
 _VERSIONS = ("etag", "mtime", "last_modified", "lastmodified", "created", "updated", "blob_id", "generation")
@@ -93,10 +94,10 @@ def _patiently(address: str, call: Callable[[], Result]) -> Result:
             return call()
         except InputError:
             raise
-        except FileNotFoundError:
-            raise InputError(f"{address}: no such file") from None
         except Exception as error:  # each library has its own kinds
             reason = _reason(error)
+            if isinstance(error, FileNotFoundError) or reason.startswith("No such file or directory"):
+                raise InputError(f"{address}: no such file") from None
             if _is_denied(error):
                 raise InputError(f"{address}: access is denied; check your keys ({reason})") from None
             if wait is None:
