@@ -212,7 +212,7 @@ def test_a_run_on_shards_is_killed_and_goes_on(work, places, tertium, tmp_path, 
         given = ["--labels", *words, "--images", place]
         call("evaluate", tmp_path / "cut", *given, "--out", tmp_path / f"{name}.json")
         call("complete", tmp_path / "cut", *given, "--out", tmp_path / f"{name}.parquet")
-    for ending in ("json", "csv", "parquet"):
+    for ending in ("csv", "parquet"):
         assert (tmp_path / f"w.{ending}").read_bytes() == (tmp_path / f"l.{ending}").read_bytes()
 
 
