@@ -21,10 +21,10 @@ import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.formats.content import Content
-from tertium.labels.ids import joined_rows
+from tertium.labels.gathering import Gathering, SplitError
 from tertium.labels.labels import Rule
 from tertium.labels.names import tidy
-from tertium.labels.reading import Reading, settle, splits_of
+from tertium.labels.reading import Reading, settle_rows
 from tertium.labels.tables import (
     Columns,
     Runs,
@@ -33,7 +33,6 @@ from tertium.labels.tables import (
     Words,
     blank_id,
     delimiter,
-    number_ids,
     open_bytes,
     reading,
     runs,
@@ -316,42 +315,34 @@ def read_table(
     names = _class_columns(source, layout, classes, ignore)
     split = [SPLIT] if SPLIT in source.columns and SPLIT not in names else []
     work = partial(_block, names=names, image=layout.image, sign=layout.signs())
-    ids, splits, parts = [], [], []
-    vocabulary, unnamed, seen, before = Vocabulary(), Counter[tuple[str, str]](), Counter[str](), 0
+    rows, splits = Gathering(), Vocabulary()
+    unnamed, seen = Counter[tuple[str, str]](), Counter[str]()
     for block in source.blocks([layout.image, *split, *names], work):
         blank = blank_id(block.images)
         if blank is not None:
-            where = f"{source.name}: {source.at(before + blank)}"
+            where = f"{source.name}: {source.at(rows.rows + blank)}"
             raise InputError(f"{where}: the column {layout.image} is empty")
-        ids.append(block.images)
-        parts.append((block.rows + before, block.columns, block.signs))
-        if block.split is not None:
-            splits.append(vocabulary.take(block.split))
+        entries = (block.columns * 2 + (block.signs > 0)).astype(np.int32)
+        own = None if block.split is None else splits.take(block.split)
+        rows.add(block.images, entries, row=block.rows, split=own)
         unnamed.update(block.unnamed)
         seen.update(block.seen)
-        before += int(block.images.lengths.sum())
-    if not before:
+    if not rows.rows:
         raise InputError(f"{source.name}: there are no rows below the header")
     if unnamed:
         raise UnexplainedError(source.name, unnamed)
-    image, images = joined_rows(*number_ids(ids, suffix))
-    rows, columns, signs = (np.concatenate(each) for each in zip(*parts, strict=True))
-    found = settle(
-        image[rows],
-        columns,
-        signs,
-        classes=[tidy(name) for name in names],
-        images=images,
-        splits=splits_of(
-            image,
-            np.concatenate(splits) if splits else None,
-            list(vocabulary.numbers),
-            images,
-            lambda row: f"{source.name}: {source.at(row)}",
-        ),
-        contradictions=contradictions,
-        source=source.name,
-    )
+    try:
+        found = settle_rows(
+            rows,
+            np.arange(len(names)),
+            classes=[tidy(name) for name in names],
+            splits=list(splits.numbers),
+            contradictions=contradictions,
+            suffix=suffix,
+            source=source.name,
+        )
+    except SplitError as error:
+        raise InputError(f"{source.name}: {source.at(error.row)}: {error}") from None
     times = (f'"{value}" {count:,} times' for value, count in seen.most_common())
     return replace(found, seen=f"cells {some(times, 10)}")
 
