@@ -72,3 +72,22 @@ def tertium(monkeypatch, capsys):
         return ended.value.code or 0, *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub on this machine, with a cache of its own."""
+    from huggingface_hub import constants
+
+    from tests.models.a_hub import Hub
+
+    hub = Hub()
+    monkeypatch.setattr(constants, "ENDPOINT", hub.address)
+    template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("tertium.hub.time.sleep", lambda seconds: None)
+    yield hub
+    hub.shutdown()
+    hub.server_close()

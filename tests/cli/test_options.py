@@ -48,7 +48,7 @@ SPEAKERS = {
     ],
     "labels/formats/openimages.py": ["convert openimages"],
     "labels/formats/voc.py": ["convert voc"],
-    "labels/formats/wide.py": ["convert wide"],
+    "labels/formats/wide.py": ["convert wide", *READING],
     "labels/formats/chexpert.py": ["convert chexpert"],
     "labels/merging.py": ["merge"],
     "labels/probabilities.py": ["publish"],

@@ -1,6 +1,7 @@
 """Every command gives the same files to the last byte, wherever the images are."""
 
 import html
+import re
 import shlex
 import shutil
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 
@@ -174,7 +177,10 @@ def test_no_output_replaces_an_archive(work, tertium, tmp_path):
 
 
 def test_a_run_on_shards_is_killed_and_goes_on(work, places, tertium, tmp_path, monkeypatch):
-    """What is left of it comes to the same model as an uninterrupted run on the folder."""
+    """With a wide table: what is left comes to the same model as an uninterrupted run on the folder."""
+    wide = tmp_path / "wide.csv"
+    call("publish", "--labels", work.labels, "--to", "wide", "--out", wide)
+    meaning = ["--positive", "1", "--negative", "0", "--unknown", ""]
     every = ["protocol=finetune", "epochs=2", "batch_size=8", "checkpoint_minutes=0", "workers=0", *NETWORK]
     call("train", "--labels", work.labels, "--images", work.folder, "--out", tmp_path / "whole", *every)
     shards = shutil.copytree(Path(places("tar")).parent, tmp_path / "shards")
@@ -189,18 +195,25 @@ def test_a_run_on_shards_is_killed_and_goes_on(work, places, tertium, tmp_path, 
 
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, "save", once)
-        tertium("train", "--labels", work.labels, "--images", place, "--out", tmp_path / "cut", *every)
+        tertium("train", "--labels", wide, *meaning, "--images", place, "--out", tmp_path / "cut", *every)
     assert not (tmp_path / "cut" / "summary.json").exists()
     (shards / "002.tar").rename(shards / "away.tar")
     code, _, errors = tertium("train", "--resume", tmp_path / "cut")
     assert (code, "1 of 5 files are missing" in " ".join(errors.split())) == (2, True)
     (shards / "away.tar").rename(shards / "002.tar")
-    call("train", "--resume", tmp_path / "cut")
+    _, said, _ = tertium("train", "--resume", tmp_path / "cut")
+    assert "Next: tertium predict" in " ".join(said.split())
     assert _model(tmp_path / "cut") == _model(tmp_path / "whole")
     for name in ("cut", "whole"):
         where = place if name == "cut" else work.folder
         call("predict", tmp_path / name, "--images", where, "--out", tmp_path / f"{name}.csv")
     assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    for name, words in (("w", [wide, *meaning]), ("l", [work.labels])):
+        given = ["--labels", *words, "--images", place]
+        call("evaluate", tmp_path / "cut", *given, "--out", tmp_path / f"{name}.json")
+        call("complete", tmp_path / "cut", *given, "--out", tmp_path / f"{name}.parquet")
+    for ending in ("csv", "parquet"):
+        assert (tmp_path / f"w.{ending}").read_bytes() == (tmp_path / f"l.{ending}").read_bytes()
 
 
 def _model(run):
@@ -253,3 +266,42 @@ def test_a_shard_that_is_cut_off_leaves_nothing_half_written(words, work, places
     assert code == 2
     assert "004.tar: the archive is cut off: its end is missing" in " ".join(errors.split())
     assert list(out.rglob("*")) == []
+
+
+def _spoilt(how, work, shards):
+    """Return the labels and the place of images of which something is wrong."""
+    place = f"{shards}/{{000..004}}.tar"
+    if how == "a shard is missing":
+        (shards / "002.tar").unlink()
+    elif how == "a name is in two shards":
+        shutil.copy(shards / "001.tar", shards / "003.tar")
+    elif how == "no shard holds a name":
+        labels = shards / "labels.csv"
+        labels.write_text(work.labels.read_text() + "nowhere.png,moon\n")
+        return labels, place
+    elif how == "a column has another type":
+        table = pa.table({"image": list(range(len(work.names))), "name": work.names})
+        pq.write_table(table, shards / "images.parquet")
+        return work.labels, f"{shards}/images.parquet#image=image"
+    return work.labels, place
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("a shard is missing", r"\{000\.\.004\}\.tar: 1 of 5 files are missing: .*002\.tar$"),
+        (
+            "a name is in two shards",
+            r'image "[\w.-]+" is in .*001\.tar and in .*003\.tar; a name must belong to one image$',
+        ),
+        ("no shard holds a name", r"1 of 22 labelled images are missing: nowhere\.png$"),
+        ("a column has another type", r'the column "image" has int64, not the bytes of images$'),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "features"])
+def test_spoilt_places_are_one_sentence(command, how, sentence, work, places, tertium, tmp_path):
+    shards = shutil.copytree(Path(places("tar")).parent, tmp_path / "shards")
+    labels, place = _spoilt(how, work, shards)
+    code, _, errors = tertium(command, "--labels", labels, "--images", place, "--out", tmp_path / "r.npy")
+    assert (code, list(tmp_path.iterdir())) == (2, [shards])
+    assert re.search(sentence, " ".join(errors.split())), errors

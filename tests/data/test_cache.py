@@ -15,23 +15,28 @@ def size(cache):
     return sum(path.stat().st_size for path in cache.folder.rglob("*") if path.is_file())
 
 
+def content(cache, key, make):
+    with cache.opened(key, make) as file:
+        return file.read()
+
+
 def test_what_was_used_least_recently_goes_first(tmp_path):
     cache = Cache(tmp_path, 1000)
     for number in range(9):
-        cache.content(str(number), lambda: b"x" * 100)
+        content(cache, str(number), lambda: b"x" * 100)
         os.utime(cache.file(str(number), None), ns=(number, number))
-    cache.content("0", None)  # used again, so that it stays
-    cache.content("more", lambda: b"x" * 200)
+    content(cache, "0", None)  # used again, so that it stays
+    content(cache, "more", lambda: b"x" * 200)
     assert size(cache) <= 900
-    assert cache.content("0", None) == b"x" * 100
+    assert content(cache, "0", None) == b"x" * 100
     made = []
-    cache.content("1", lambda: made.append(1) or b"")
+    content(cache, "1", lambda: made.append(1) or b"")
     assert made
 
 
 def test_a_process_that_knows_nothing_counts_what_others_left(tmp_path):
-    Cache(tmp_path, 1000).content("old", lambda: b"x" * 900)
-    Cache(tmp_path, 1000).content("new", lambda: b"x" * 900)
+    content(Cache(tmp_path, 1000), "old", lambda: b"x" * 900)
+    content(Cache(tmp_path, 1000), "new", lambda: b"x" * 900)
     assert size(Cache(tmp_path, 1000)) == 900
 
 
@@ -44,7 +49,7 @@ def test_threads_make_a_file_once(tmp_path):
         return b"content"
 
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: cache.content("key", make), range(8))) == {b"content"}
+        assert set(pool.map(lambda _: content(cache, "key", make), range(8))) == {b"content"}
     assert made == [1]
 
 
@@ -55,9 +60,9 @@ def test_what_fails_leaves_nothing(tmp_path):
         raise InputError("no")
 
     with pytest.raises(InputError, match="no"):
-        cache.content("key", fail)
+        content(cache, "key", fail)
     assert size(cache) == 0
-    assert cache.content("key", lambda: b"now") == b"now"
+    assert content(cache, "key", lambda: b"now") == b"now"
 
 
 def test_a_file_that_goes_away_is_made_again(tmp_path, monkeypatch):
@@ -70,9 +75,9 @@ def test_a_file_that_goes_away_is_made_again(tmp_path, monkeypatch):
         monkeypatch.setattr(cache_module, "_used", plain)
         return found
 
-    cache.content("key", lambda: b"first")
+    content(cache, "key", lambda: b"first")
     monkeypatch.setattr(cache_module, "_used", gone)
-    assert cache.content("key", lambda: b"second") == b"second"
+    assert content(cache, "key", lambda: b"second") == b"second"
 
 
 def test_the_place_and_the_limit_are_settings(tmp_path, monkeypatch):
@@ -94,4 +99,4 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     with pytest.raises(
         InputError, match=r"images cannot be kept there .*; set TERTIUM_IMAGE_CACHE to another"
     ):
-        Cache(tmp_path / "file", 1000).content("key", lambda: b"")
+        content(Cache(tmp_path / "file", 1000), "key", lambda: b"")

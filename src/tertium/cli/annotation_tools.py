@@ -105,8 +105,9 @@ class Numbers(enum.StrEnum):
 @convert.command("huggingface")
 @writes_files("{stem}.tree.csv")
 def huggingface(
-    folder: Annotated[
-        Path, typer.Argument(metavar="PLACE", help="Folder of save_to_disk, or Parquet files; or one file.")
+    place: Annotated[
+        str,
+        typer.Argument(metavar="PLACE", help="Folder or file of a data set, or its name on the hub."),
     ],
     out: Out,
     column: Annotated[str, typer.Option(help="The column with the classes of each image.")],
@@ -119,24 +120,30 @@ def huggingface(
         typer.Option(help="What numbers without names are: of classes from 0, or a 1 or 0 for each."),
     ] = None,
 ) -> None:
-    """Hugging Face `datasets` on disk: a column of ClassLabel lists, lists of names, or multi-hot lists.
+    """Hugging Face `datasets`: a column of ClassLabel lists, lists of names, or multi-hot lists.
+
+    PLACE is a folder that save_to_disk wrote, a folder of Parquet files, one file, or a name on the hub:
+    owner/name, owner/name@revision, or hf://datasets/owner/name/data/train*. Its Parquet files are kept in
+    Hugging Face's cache; HF_HUB_OFFLINE=1 uses that alone.
 
     What is listed is **present**. Every other class is **unknown**, unless --unlisted absent says that all
-    were looked for; then a 0 of a multi-hot list is **absent** too. A missing list says nothing. A data set
-    of the hub is saved first: datasets.load_dataset(NAME).save_to_disk(FOLDER). Tables with a column for each
-    class are read by `tertium convert wide`.
+    were looked for; then a 0 of a multi-hot list is **absent** too. A missing list says nothing. Tables with
+    a column for each class are wide tables (docs/formats.md).
 
-    **Example**
+    **Examples**
 
       tertium convert huggingface saved/ --column labels --unlisted absent --out labels.parquet
+
+      tertium convert huggingface owner/name --column labels --out labels.parquet
     """
     from tertium.labels.formats.huggingface import parts_of, read
     from tertium.labels.readers import read_classes
 
-    keep_inputs([out], [part.file for part in parts_of(folder)])
+    if Path(place).exists():
+        keep_inputs([out], [part.file for part in parts_of(place)[0]])
     with watching() as progress:
         reading = read(
-            folder,
+            place,
             column=column,
             image=image,
             classes=None if classes is None else read_classes(classes),

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import say, summary_of, watching, writes_files
+from tertium.cli.shared import (
+    IdSuffix,
+    IgnoredColumns,
+    NegativeValues,
+    PositiveValues,
+    PresetChoice,
+    UnknownValues,
+    say,
+    summary_of,
+    watching,
+    writes_files,
+)
 from tertium.cli.usage import Commands
 
 if TYPE_CHECKING:
@@ -123,41 +134,26 @@ def openimages(
     keep(reading, out)
 
 
-class Preset(enum.StrEnum):
-    """Meanings of values that are often used."""
-
-    binary = "binary"
-    positives = "positives"
-    signed = "signed"
-    chexpert = "chexpert"
-
-
 @convert.command("wide")
 @writes_files("{stem}.tree.csv")
 def wide(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Table: .csv, .tsv, .jsonl or .parquet.")],
     out: Out,
-    positive: Annotated[
-        list[str] | None, typer.Option(help="A value that means present. Can be repeated.")
+    positive: PositiveValues = None,
+    negative: NegativeValues = None,
+    unknown: UnknownValues = None,
+    preset: PresetChoice = None,
+    image_column: Annotated[
+        str | None,
+        typer.Option(
+            "--image-column", "--image", help="The column with the names of the images (default: image)."
+        ),
     ] = None,
-    negative: Annotated[
-        list[str] | None, typer.Option(help="A value that means absent. Can be repeated.")
-    ] = None,
-    unknown: Annotated[
-        list[str] | None,
-        typer.Option(help="A value that means unknown; '' is an empty cell. Can be repeated."),
-    ] = None,
-    preset: Annotated[Preset | None, typer.Option(help="The meaning of values by a name; see above.")] = None,
-    image: Annotated[
-        str | None, typer.Option(help="The column with the file names of the images (default: image).")
-    ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="A column that is not a class. Can be repeated.")
-    ] = None,
+    ignore: IgnoredColumns = None,
     classes: Annotated[
         Path | None, typer.Option(help="The columns that are classes, one name a line.")
     ] = None,
-    suffix: Annotated[str, typer.Option(help="What to add to each image id, such as .jpg.")] = "",
+    suffix: IdSuffix = None,
     contradictions: Rule = Contradictions.error,
 ) -> None:
     """A wide table: one row for each image, one column for each class.
@@ -174,7 +170,7 @@ def wide(
 
       tertium convert wide table.csv --positive 1 --negative 0 --unknown '' --out labels.csv
 
-      tertium convert wide train.csv --preset positives --image id --suffix .jpg --out labels.parquet
+      tertium convert wide train.csv --preset positives --image-column id --suffix .jpg --out labels.parquet
     """
     from tertium.labels.formats.wide import chosen_layout, read
     from tertium.labels.readers import read_classes
@@ -184,7 +180,7 @@ def wide(
         positive=positive or (),
         negative=negative or (),
         unknown=unknown or (),
-        image=image,
+        image=image_column,
     )
     with watching() as progress:
         reading = read(
@@ -192,7 +188,7 @@ def wide(
             layout,
             classes=None if classes is None else read_classes(classes),
             ignore=ignore or (),
-            suffix=suffix,
+            suffix=suffix or "",
             contradictions=contradictions.value,
             progress=progress,
         )

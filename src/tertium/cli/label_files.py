@@ -17,13 +17,12 @@ from tertium.cli.convert import Contradictions, Out, Rule
 from tertium.cli.shared import (
     IMAGES_HELP,
     LabelsArgument,
-    MissingWords,
-    Separator,
+    LabelsArguments,
     SplitName,
     Unlisted,
     UnlistedChoice,
     console,
-    label_file,
+    reads_label_files,
     reads_labels,
     say,
     summary_of,
@@ -176,9 +175,10 @@ def simulate(
     say(f"{done.scheme}: kept {done.kept:,} of {done.known:,} known labels{where} ({share:.1%}) → {out}")
 
 
+@reads_label_files
 @writes_files()
 def merge(
-    files: Annotated[list[Path], typer.Argument(metavar="LABELS", help="Label files, at least two.")],
+    files: LabelsArguments,
     out: Out,
     unlisted: Annotated[
         list[Unlisted] | None,
@@ -191,8 +191,6 @@ def merge(
         Path | None, typer.Option(help="Label tree: present goes up, absent goes down; .csv or .json.")
     ] = None,
     contradictions: Rule = Contradictions.error,
-    separator: Separator = None,
-    missing: MissingWords = None,
 ) -> None:
     """Merge several label files into one; their images and classes may overlap.
 
@@ -208,7 +206,7 @@ def merge(
     each: list[Literal["unknown", "absent"]] = [choice.value for choice in unlisted or [Unlisted.unknown]]
     with watching() as progress:
         merged = merge_labels(
-            [label_file(file, separator, missing) for file in files],
+            files,
             unlisted=each * len(files) if len(each) == 1 else each,
             rename=rename,
             close=close,

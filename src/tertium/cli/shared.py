@@ -40,9 +40,13 @@ LABELS_HELP = "Label file: .csv, .tsv, .jsonl, .parquet or .arrow."
 if TYPE_CHECKING:
     LabelsFile: TypeAlias = LabelFile  # what `reads_labels` makes of the path
     LabelsArgument: TypeAlias = LabelFile
+    LabelsArguments: TypeAlias = list[LabelFile]
 else:
     LabelsFile = Annotated[Path, typer.Option("--labels", help=LABELS_HELP)]
     LabelsArgument = Annotated[Path, typer.Argument(metavar="LABELS", help=LABELS_HELP)]
+    LabelsArguments = Annotated[
+        list[Path], typer.Argument(metavar="LABELS", help="Label files, at least two.")
+    ]
 UnlistedChoice = Annotated[Unlisted, typer.Option(help="What it means if the file does not list a label.")]
 Separator = Annotated[
     str | None,
@@ -59,6 +63,54 @@ MissingWords = Annotated[
 RenameFile = Annotated[
     Path | None,
     typer.Option("--rename", help="New names of classes, as if the file had them: CSV with from,to."),
+]
+
+
+class Preset(enum.StrEnum):
+    """Meanings of the values of a wide table that are often used."""
+
+    binary = "binary"
+    positives = "positives"
+    signed = "signed"
+    chexpert = "chexpert"
+
+
+_WIDE = "Wide tables, one column for each class"
+PositiveValues = Annotated[
+    list[str] | None,
+    typer.Option("--positive", help="A value that means present. Can be repeated.", rich_help_panel=_WIDE),
+]
+NegativeValues = Annotated[
+    list[str] | None,
+    typer.Option("--negative", help="A value that means absent. Can be repeated.", rich_help_panel=_WIDE),
+]
+UnknownValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unknown",
+        help="A value that means unknown; '' is an empty cell. Can be repeated.",
+        rich_help_panel=_WIDE,
+    ),
+]
+PresetChoice = Annotated[
+    Preset | None,
+    typer.Option(
+        "--preset", help="What values mean, by a name (docs/formats.md has them).", rich_help_panel=_WIDE
+    ),
+]
+ImageColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--image-column", help="The column that names the images (default: image).", rich_help_panel=_WIDE
+    ),
+]
+IgnoredColumns = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", help="A column that is not a class. Can be repeated.", rich_help_panel=_WIDE),
+]
+IdSuffix = Annotated[
+    str | None,
+    typer.Option("--suffix", help="What to add to each image id, such as .jpg.", rich_help_panel=_WIDE),
 ]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace files that are already there.")]
 ClassesFile = Annotated[Path | None, typer.Option("--classes", help="Class names, one a line, in order.")]
@@ -149,20 +201,50 @@ def say_damaged(faults: dict[str, str], read: int) -> None:
 # ---- label files -------------------------------------------------------------------------------------------
 
 
+WIDE_OPTIONS: dict[str, Any] = {
+    "positive": PositiveValues,
+    "negative": NegativeValues,
+    "unknown": UnknownValues,
+    "preset": PresetChoice,
+    "image_column": ImageColumn,
+    "ignore": IgnoredColumns,
+    "suffix": IdSuffix,
+}
+
+
 def reads_labels(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --separator, --missing and --rename to a command; its ``labels`` reach it as a `LabelFile`."""
-    options = {"separator": Separator, "missing": MissingWords, "rename": RenameFile}
+    """Add what says how a label file is read to a command; its ``labels`` reach it as a `LabelFile`."""
+    options = {"separator": Separator, "missing": MissingWords, "rename": RenameFile, **WIDE_OPTIONS}
 
     def prepare(given: dict[str, Any]) -> None:
-        how = {name: given.pop(name) for name in options}
+        how = {name: value for name in options if (value := given.pop(name)) is not None}
         if given["labels"] is not None:
             given["labels"] = label_file(given["labels"], **how)
-        elif any(value is not None for value in how.values()):
-            raise InputError(
-                "--separator, --missing and --rename say how to read a label file: give --labels"
-            )
+        elif how:
+            first = next(iter(how)).replace("_", "-")
+            raise InputError(f"--{first} says how to read a label file: give --labels too")
 
     return _with_options(command, {name: (kind, None) for name, kind in options.items()}, prepare)
+
+
+def reads_label_files(command: Callable[..., None]) -> Callable[..., None]:
+    """Do the same for a command with several ``files``; those that list labels need no meaning of cells."""
+    options = {"separator": Separator, "missing": MissingWords, **WIDE_OPTIONS}
+
+    def prepare(given: dict[str, Any]) -> None:
+        how = {name: value for name in options if (value := given.pop(name)) is not None}
+        cells = {name: how.pop(name) for name in WIDE_OPTIONS if name in how}
+        given["files"] = [
+            label_file(file, **(cells if cells and _is_wide(file) else how)) for file in given["files"]
+        ]
+
+    return _with_options(command, {name: (kind, None) for name, kind in options.items()}, prepare)
+
+
+def _is_wide(path: Path) -> bool:
+    from tertium.labels.readers import lists_labels
+
+    return path.is_file() and not lists_labels(path)
 
 
 def writes_files(
@@ -233,20 +315,23 @@ def _with_options(
     return run
 
 
-def label_file(
-    path: Path, separator: str | None = None, missing: str | None = None, rename: Path | None = None
-) -> LabelFile:
+def label_file(path: Path, *, missing: str | None = None, **how: Any) -> LabelFile:
     """Return a label file with what the options of a command say about it."""
     from tertium.labels.readers import LabelFile
 
-    words = None if missing is None else tuple(word for word in map(str.strip, missing.split(",")) if word)
-    return LabelFile(path, separator, words, rename)
+    words = None if missing is None else [word for word in map(str.strip, missing.split(",")) if word]
+    return LabelFile.with_options(path, missing=words, **how)
 
 
 def words_of(options: dict[str, Any]) -> list[str]:
     """Return `LabelFile.options` as they are typed."""
     words = {**options, "missing": ",".join(options["missing"])} if "missing" in options else options
-    return [word for name, value in words.items() for word in (f"--{name}", value)]
+    return [
+        word
+        for name, value in words.items()
+        for each in (value if isinstance(value, list) else [value])
+        for word in (f"--{name.replace('_', '-')}", each)
+    ]
 
 
 def read(labels: LabelFile, unlisted: Unlisted, classes: Path | None) -> Labels:

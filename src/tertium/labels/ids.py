@@ -41,22 +41,6 @@ def normal_ids(ids: pa.StringArray) -> pa.StringArray:
     return ids
 
 
-def joined_rows(
-    rows: npt.NDArray[np.int32], ids: pa.StringArray
-) -> tuple[npt.NDArray[np.int32], pa.StringArray]:
-    """Return the number of each row's id and the ids, after spellings of one path have become one id.
-
-    >>> rows, ids = joined_rows(np.array([0, 1, 2], dtype=np.int32), pa.array(["a.jpg", "./a.jpg", "b.jpg"]))
-    >>> rows.tolist(), ids.to_pylist()
-    ([0, 0, 1], ['a.jpg', 'b.jpg'])
-    """
-    normal = normal_ids(ids)
-    if normal is ids:
-        return rows, ids
-    coded = normal.dictionary_encode()
-    return np.asarray(coded.indices)[rows], coded.dictionary
-
-
 # ---- telling apart -----------------------------------------------------------------------------------------
 
 
@@ -152,6 +136,11 @@ def _stem_lengths(ids: pa.StringArray) -> Ints:
         here = here[letters[ends[here] - size - 1] != ord("/")]
         stem[here] = lengths[here] - size
     return stem
+
+
+def hashes(ids: pa.StringArray) -> npt.NDArray[np.uint64]:
+    """Return a hash of each id."""
+    return _hashes(ids, _lengths(ids))
 
 
 def _hashes(ids: pa.StringArray, lengths: Ints) -> npt.NDArray[np.uint64]:

@@ -35,6 +35,7 @@ class ContradictionError(InputError):
 
     def __init__(self, cells: Sequence[tuple[str, str]], count: int) -> None:
         """Name the first cells (image, label) of ``count`` in all."""
+        self.cells, self.count = list(cells), count
         self.image, self.label = cells[0]
         text = f'image "{self.image}" is listed both with and without "{self.label}"'
         if count > 1:
@@ -324,15 +325,23 @@ class Labels:
     def class_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """How many images each class is known to be present in, and absent from."""
         size = len(self.classes)
-        both = np.bincount(self.entries.astype(np.int64) + size, minlength=2 * size + 1)
+        both = np.zeros(2 * size + 1, dtype=np.int64)
+        for start in range(0, len(self.entries), _BLOCK):  # all at once would need eight times their memory
+            block = self.entries[start : start + _BLOCK].astype(np.int64)
+            both += np.bincount(block + size, minlength=2 * size + 1)
         return both[size + 1 :], both[:size][::-1]
 
     @cached_property
     def image_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """How many classes are known to be present in, and absent from, each image."""
-        before = np.concatenate([[0], np.cumsum(self.entries > 0, dtype=np.int64)])
-        present = before[self.offsets[1:]] - before[self.offsets[:-1]]
-        return present, np.diff(self.offsets).astype(np.int64) - present
+        present = np.empty(len(self), dtype=np.int64)
+        for start in range(0, len(self), _BLOCK):
+            offsets = self.offsets[start : start + _BLOCK + 1]
+            own = self.entries[offsets[0] : offsets[-1]] > 0
+            before = np.concatenate([[0], np.cumsum(own, dtype=np.int64)])
+            ends = before[offsets - offsets[0]]
+            present[start : start + _BLOCK] = ends[1:] - ends[:-1]
+        return present, np.diff(self.offsets) - present
 
     def column(self, name: str) -> int:
         """Return the number of a class."""
@@ -429,21 +438,29 @@ class Labels:
         starts[rows], counts[rows] = other.offsets[:-1] + self.known, np.diff(other.offsets)
         entries = np.concatenate([self.entries, other.entries])
         return Labels(
-            _offsets(counts), entries[_places(starts, counts)], self.classes, self.images, self.splits
+            _offsets(counts), entries[places(starts, counts)], self.classes, self.images, self.splits
         )
 
     def unlisted_absent(self) -> Labels:
         """Return full labels in which everything that is not known to be present is absent."""
         matrix = self.dense()
         matrix[matrix == 0] = -1
-        entries: Ints = matrix * np.arange(1, len(self.classes) + 1).astype(_entry_type(len(self.classes)))
+        entries: Ints = matrix * np.arange(1, len(self.classes) + 1).astype(entry_type(len(self.classes)))
         counts = np.full(len(self), len(self.classes))
         return Labels(_offsets(counts), entries.reshape(-1), self.classes, self.images, self.splits)
 
     def _gather(self, rows: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         starts = self.offsets[rows].astype(np.int64)
         counts = self.offsets[rows + 1] - starts
-        return self.entries[_places(starts, counts)], counts
+        if len(rows) <= _BLOCK:
+            return self.entries[places(starts, counts)], counts
+        entries: Ints = np.empty(int(counts.sum()), dtype=self.entries.dtype)
+        end = 0
+        for start in range(0, len(rows), _BLOCK):  # where each entry is takes eight bytes
+            own = places(starts[start : start + _BLOCK], counts[start : start + _BLOCK])
+            entries[end : end + len(own)] = self.entries[own]
+            end += len(own)
+        return entries, counts
 
     # ---- keeping them ------------------------------------------------------------------------------------
 
@@ -528,7 +545,7 @@ def _clashes(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _rows_of_keys(keys: npt.NDArray[np.int64], rows: int, classes: int) -> tuple[Ints, Ints]:
     """Return the offsets and entries of sorted keys (row × classes + class) × 2 + present."""
     counts = np.zeros(rows, dtype=np.int64)
-    entries: Ints = np.empty(len(keys), dtype=_entry_type(classes))
+    entries: Ints = np.empty(len(keys), dtype=entry_type(classes))
     for start in range(0, len(keys), _BLOCK):
         block = keys[start : start + _BLOCK]
         row, column = np.divmod(block >> 1, classes)
@@ -539,15 +556,16 @@ def _rows_of_keys(keys: npt.NDArray[np.int64], rows: int, classes: int) -> tuple
     return _offsets(counts), entries
 
 
-def _places(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def places(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the numbers start, start + 1, … of each run, one run after the other."""
     ends = np.cumsum(counts)
-    places = np.repeat(starts - (ends - counts), counts)
-    places += np.arange(len(places))
-    return places
+    found = np.repeat(starts - (ends - counts), counts)
+    found += np.arange(len(found))
+    return found
 
 
-def _entry_type(classes: int) -> type[np.int16] | type[np.int32]:
+def entry_type(classes: int) -> type[np.int16] | type[np.int32]:
+    """Return what holds the number of a class, counted from 1, with a sign."""
     return np.int16 if classes < 2**15 else np.int32
 
 

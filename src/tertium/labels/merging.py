@@ -8,18 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tertium.errors import InputError, did_you_mean
 from tertium.files import keep_inputs
 from tertium.labels.closure import close as closed
+from tertium.labels.gathering import Gathering, SplitError
 from tertium.labels.labels import ContradictionError, Labels, Rule
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
 from tertium.labels.renaming import Renaming, read_renaming
+from tertium.labels.tables import Runs
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
+
+_BLOCK = 2**18  # images that are taken at once
 
 
 @dataclass(frozen=True)
@@ -96,25 +99,57 @@ def join(parts: Sequence[Part], *, contradictions: Rule = "error") -> Merged:
         raise InputError("there are no label files to merge")
     classes = list(dict.fromkeys(name for part in parts for name in part.labels.classes))
     place = {name: number for number, name in enumerate(classes)}
-    coded = pa.chunked_array([part.labels.images for part in parts], pa.string()).dictionary_encode()
-    images = coded.chunk(0).dictionary
-    number = [np.asarray(chunk.indices) for chunk in coded.chunks]  # [images of a part] → row
-    triples = []
-    for part, own in zip(parts, number, strict=True):
-        rows, columns, values = part.labels.coo()
+    splits = sorted({name for part in parts for name in part.labels.split_names()})
+    rows = Gathering()
+    for part in parts:
         moved = np.array([place[name] for name in part.labels.classes], dtype=np.int32)
-        triples.append((own[rows], moved[columns], values))
+        codes = _split_codes(part.labels, splits)
+        for start in range(0, len(part.labels), _BLOCK):
+            _add(rows, part.labels, start, moved, codes)
     try:
-        labels, duplicates, clashes = Labels.merged(
-            *(np.concatenate(each) for each in zip(*triples, strict=True)),
-            classes=classes,
-            images=images,
-            splits=_splits(parts, number, images),
-            contradictions=contradictions,
+        found = rows.settled(
+            np.arange(len(classes)), classes=classes, splits=splits, contradictions=contradictions
         )
+    except SplitError as error:
+        raise InputError(_in_two_splits(parts, error, splits)) from None
     except ContradictionError as error:
         raise InputError(f"{error} {_who(parts, error)}; say which holds with --contradictions") from None
-    return Merged(labels, duplicates, clashes)
+    return Merged(*found)
+
+
+def _add(
+    rows: Gathering,
+    labels: Labels,
+    start: int,
+    moved: npt.NDArray[np.int32],
+    codes: npt.NDArray[np.int32] | None,
+) -> None:
+    """Add some images of a part."""
+    offsets = labels.offsets[start : start + _BLOCK + 1]
+    count = len(offsets) - 1
+    entries = labels.entries[offsets[0] : offsets[-1]]
+    rows.add(
+        Runs(labels.images[start : start + count], np.ones(count, dtype=np.int32)),
+        (moved[np.abs(entries) - 1] << 1) | (entries > 0),
+        row=np.repeat(np.arange(count), np.diff(offsets)),
+        split=None if codes is None else codes[start : start + count],
+    )
+
+
+def _split_codes(labels: Labels, names: Sequence[str]) -> npt.NDArray[np.int32] | None:
+    if not names:
+        return None
+    code = np.full(len(labels), -1, dtype=np.int32)
+    for name in labels.split_names():
+        code[labels.rows_in(name)] = names.index(name)
+    return code
+
+
+def _in_two_splits(parts: Sequence[Part], error: SplitError, splits: Sequence[str]) -> str:
+    """Name the last file that has an image in another split than a file before."""
+    name, other = splits[error.last], splits[error.split]
+    own = [part for part in parts if name in part.labels.split_names()]
+    return f'{own[-1].name}: image "{error.image}" is in split {name}, elsewhere in {other}'
 
 
 def _who(parts: Sequence[Part], error: ContradictionError) -> str:
@@ -127,24 +162,6 @@ def _who(parts: Sequence[Part], error: ContradictionError) -> str:
                 value = int(part.labels.dense([row])[0, part.labels.column(error.label)])
                 said.setdefault(value, part.name)
     return f"(with it in {said[1]}, without it in {said[-1]})"
-
-
-def _splits(
-    parts: Sequence[Part], number: Sequence[npt.NDArray[np.int32]], images: pa.StringArray
-) -> pa.DictionaryArray | None:
-    names = sorted({name for part in parts for name in part.labels.split_names()})
-    if not names:
-        return None
-    code = np.full(len(images), -1, dtype=np.int32)
-    for part, rows in zip(parts, number, strict=True):
-        for name in part.labels.split_names():
-            own, here = rows[part.labels.rows_in(name)], names.index(name)
-            clash = own[(code[own] >= 0) & (code[own] != here)]
-            if clash.size:
-                other, image = names[code[clash[0]]], images[int(clash[0])].as_py()
-                raise InputError(f'{part.name}: image "{image}" is in split {name}, elsewhere in {other}')
-            code[own] = here
-    return pa.DictionaryArray.from_arrays(pa.array(code, mask=code < 0), pa.array(names, pa.string()))
 
 
 # ---- renaming ----------------------------------------------------------------------------------------------

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -18,14 +17,17 @@ import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.files import replacing
-from tertium.labels.ids import joined_rows, look_alike_ids
+from tertium.hub import data_file, is_address, pinned
+from tertium.labels.formats.wide import WideTable, open_table, read_table
+from tertium.labels.gathering import Gathering, SplitError
+from tertium.labels.ids import look_alike_ids, normal_ids
 from tertium.labels.labels import ContradictionError, Labels, Rule
 from tertium.labels.names import SEPARATOR, joined, lists_of_classes, means_nothing, tidy
-from tertium.labels.reading import Reading, splits_of
+from tertium.labels.reading import DisagreementError, Reading
 from tertium.labels.renaming import read_renaming, twins
-from tertium.labels.rows import DAMAGE, Block, Rows, open_rows
+from tertium.labels.rows import DAMAGE, Block, Rows, is_list, open_rows
 from tertium.labels.split_names import TEST, TRAIN, VALIDATION, unused_splits
-from tertium.labels.tables import Vocabulary, blank_id, delimiter, number_ids
+from tertium.labels.tables import Vocabulary, as_text, blank_id, delimiter
 
 Unlisted = Literal["unknown", "absent"]
 UNLISTED: tuple[Unlisted, ...] = ("unknown", "absent")
@@ -46,16 +48,22 @@ class LabelFile:
     separator: str | None = None  # between the names of the compact form
     missing: tuple[str, ...] | None = None  # words that stand where no class is named
     rename: Mapping[str, str] | Path | None = None  # old name → new name, or a CSV file with from,to
+    wide: WideTable | None = None  # one column for each class, and what the cells mean
 
     def __post_init__(self) -> None:
         if self.separator == "":
             raise InputError("the separator between names cannot be empty")
+        if self.wide is not None and (self.separator is not None or self.missing is not None):
+            raise InputError(
+                f"{self.path}: the cells of a wide table name no classes, so --separator and --missing do "
+                "not go with --positive, --negative, --unknown and --preset"
+            )
 
     def __str__(self) -> str:
         return str(self.path)
 
     def __hash__(self) -> int:  # new names may be a dictionary, which has none
-        return hash((self.path, self.separator, self.missing))
+        return hash((self.path, self.separator, self.missing, self.wide))
 
     def read(
         self,
@@ -65,14 +73,18 @@ class LabelFile:
         contradictions: Rule = "error",
     ) -> Reading:
         """Return the labels, and what a person should know about them; see `read_labels`."""
+        if is_address(self.path):
+            here = replace(self, path=data_file(self.path))
+            return here.read(unlisted=unlisted, classes=classes, contradictions=contradictions)
         path, classes = self.path, None if classes is None else [tidy(name) for name in classes]
         if unlisted not in UNLISTED:
             raise InputError(f'unlisted labels cannot be "{unlisted}"; {did_you_mean(unlisted, UNLISTED)}')
         if not path.is_file():
             reason = "is a folder, not a label file" if path.is_dir() else "no such file"
             raise InputError(f"{path}: {reason}")
-        written = _written(path)
-        if written is not None:
+        if self.wide is not None:
+            found = _read_wide(self, self.wide, unlisted, classes, contradictions)
+        elif (written := _written(path)) is not None:
             found = _reread(written, self, classes, contradictions)
         else:
             rows = open_rows(path, self.separator or SEPARATOR)
@@ -89,6 +101,7 @@ class LabelFile:
             "separator": self.separator,
             "missing": None if self.missing is None else list(self.missing),
             "rename": str(self.rename) if isinstance(self.rename, Path) else self.rename,
+            **({} if self.wide is None else self.wide.options()),
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -100,10 +113,16 @@ class LabelFile:
         separator: str | None = None,
         missing: Sequence[str] | None = None,
         rename: Mapping[str, str] | str | Path | None = None,
+        **wide: Any,
     ) -> LabelFile:
-        """Make one of plain values."""
+        """Make one of plain values; those of a wide table are named as `WideTable.stated` has them."""
         words = None if missing is None else tuple(missing)
-        return cls(Path(path), separator, words, Path(rename) if isinstance(rename, str) else rename)
+        names = Path(rename) if isinstance(rename, str) else rename
+        return cls(Path(path), separator, words, names, WideTable.stated(**wide))
+
+    def pinned(self) -> LabelFile:
+        """Return the same file of the hub at the commit that it has now; any other file as it is."""
+        return replace(self, path=Path(pinned(str(self.path)))) if is_address(self.path) else self
 
     def new_names(self) -> dict[str, str]:
         """Return old name → new name."""
@@ -121,8 +140,9 @@ def read_labels(
     separator: str | None = None,
     missing: Sequence[str] | None = None,
     rename: Mapping[str, str] | str | Path | None = None,
+    **wide: Any,
 ) -> Labels:
-    """Read a label file: long form, compact form, or one that Tertium wrote.
+    """Read a label file: long form, compact form, one that Tertium wrote, or a wide table.
 
     Long form has the columns ``image,label,value`` with value present/absent or 1/-1; compact form has
     ``image,present[,absent]`` with names separated by ``;``. Both may have a column ``split``. The form is
@@ -136,6 +156,11 @@ def read_labels(
     names, as if they stood in the file: a mapping, or a CSV file with the columns ``from,to``. `LabelFile`
     also gives notes on names that look wrong.
 
+    A wide table has one column for each class. What its cells mean is yours to say: ``positive``,
+    ``negative`` and ``unknown`` are values, or lists of them, or ``preset`` names a usual meaning.
+    ``image_column`` names the images (by default ``image``), ``ignore`` lists columns that are no classes,
+    and ``suffix`` is put after every image id.
+
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
     >>> _ = path.write_text("image,present,absent\\na.jpg,cat;dog,\\nb.jpg,,cat\\n")
@@ -143,9 +168,20 @@ def read_labels(
     Labels(2 images, 2 classes, 2 present, 1 absent)
     >>> read_labels(path, unlisted="absent")
     Labels(2 images, 2 classes, 2 present, 2 absent)
+    >>> _ = path.write_text("image,cat,dog\\na.jpg,1,0\\nb.jpg,-1,1\\n")
+    >>> read_labels(path, positive=1, negative=0, unknown=-1)
+    Labels(2 images, 2 classes, 2 present, 1 absent)
     """
-    file = LabelFile.with_options(path, separator=separator, missing=missing, rename=rename)
+    file = LabelFile.with_options(path, separator=separator, missing=missing, rename=rename, **wide)
     return file.read(unlisted=unlisted, classes=classes, contradictions=contradictions).labels
+
+
+def lists_labels(path: Path) -> bool:
+    """Whether a file lists the labels of each image, rather than having a column for each class."""
+    if path.suffix == ".parquet":
+        schema = _schema(path)
+        return b"format" in (schema.metadata or {}) or is_list(schema.names)
+    return path.suffix == ".arrow" or is_list(open_table(path).columns)
 
 
 def read_classes(path: str | Path) -> list[str]:
@@ -198,14 +234,22 @@ def _written(path: Path) -> Labels | None:
     if path.suffix == ".arrow":
         return Labels.load(path)
     if path.suffix == ".parquet":
+        if b"format" not in (_schema(path).metadata or {}):
+            return None
         try:
-            if b"format" in (pa.parquet.read_schema(path).metadata or {}):
-                return Labels.from_arrow(pa.parquet.read_table(path))
+            return Labels.from_arrow(pa.parquet.read_table(path))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except DAMAGE as error:
             raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
     return None
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pa.parquet.read_schema(path)
+    except DAMAGE as error:
+        raise InputError(f"{path}: not a Parquet file, or a damaged one ({error})") from None
 
 
 def _reread(labels: Labels, file: LabelFile, classes: Sequence[str] | None, contradictions: Rule) -> Reading:
@@ -237,6 +281,57 @@ def _reread(labels: Labels, file: LabelFile, classes: Sequence[str] | None, cont
     return Reading(labels, tuple(naming.notes))
 
 
+# ---- wide tables -------------------------------------------------------------------------------------------
+
+
+def _read_wide(
+    file: LabelFile,
+    wide: WideTable,
+    unlisted: Unlisted,
+    classes: Sequence[str] | None,
+    contradictions: Rule,
+) -> Reading:
+    if lists_labels(file.path):
+        raise InputError(
+            f"{file}: it lists the labels of each image, so --positive, --negative, --unknown and --preset, "
+            "which are for tables with one column for each class, do not fit"
+        )
+    if unlisted == "absent":
+        raise InputError(
+            f"{file}: a wide table has a cell for every label, so nothing is unlisted: name the values that "
+            "mean absent with --negative"
+        )
+    layout, table = wide.layout(), open_table(file.path)
+    chosen = None if classes is None else _columns_of_classes(file, table.columns, classes)
+    try:
+        found = read_table(
+            table,
+            layout,
+            classes=chosen,
+            ignore=wide.ignore,
+            suffix=wide.suffix,
+            contradictions=contradictions,
+        )
+    except DisagreementError as error:
+        raise InputError(
+            f"{error.what}; say which holds with tertium convert wide --contradictions absent, present "
+            "or unknown"
+        ) from None
+    named = _reread(found.labels, file, classes, contradictions)
+    return replace(named, notes=(*found.notes, *named.notes, *_image_notes(named.labels)), seen=found.seen)
+
+
+def _columns_of_classes(file: LabelFile, columns: Sequence[str], classes: Sequence[str]) -> list[str]:
+    """Return the columns that hold these classes, whose names may be new."""
+    new = file.new_names()
+    held = {column: new.get(tidy(column), tidy(column)) for column in columns}
+    missing = [name for name in classes if name not in held.values()]
+    if missing:
+        hint = did_you_mean(missing[0], list(held.values()))
+        raise InputError(f'{file}: there is no column of the class "{missing[0]}"; {hint}')
+    return [column for column, name in held.items() if name in set(classes)]
+
+
 # ---- rows to labels ----------------------------------------------------------------------------------------
 
 
@@ -244,41 +339,50 @@ def _reread(labels: Labels, file: LabelFile, classes: Sequence[str] | None, cont
 class _Said:
     """What a file says, as numbers."""
 
-    image: npt.NDArray[np.int32]  # [rows]
-    images: pa.StringArray
-    row: npt.NDArray[np.int64] | None  # [mentions]; None: every row has one
-    label: npt.NDArray[np.int32]  # [mentions]
-    labels: list[str]
-    value: npt.NDArray[np.int8]  # [mentions]
-    split: npt.NDArray[np.int32] | None  # [rows]
-    splits: list[str]
-    separated: bool | None  # compact form: whether a separator stands in a cell
-    values: Mapping[str, int]  # long form: what stands in the column value, and how often
+    rows: Gathering = field(default_factory=Gathering)
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)  # of labels
+    mentions: list[int] = field(default_factory=list)  # [labels] how often each is named
+    first: list[int] = field(default_factory=list)  # [labels] the first row that names it
+    present: int = 0
+    absent: int = 0
+    splits: Vocabulary = field(default_factory=Vocabulary)
+    separated: bool | None = None  # compact form: whether a separator stands in a cell
+    values: Counter[str] = field(default_factory=Counter)  # long form: what stands in the column value
 
-    def row_of(self, mention: int) -> int:
-        return mention if self.row is None else int(self.row[mention])
+    @property
+    def labels(self) -> list[str]:
+        return list(self.vocabulary.numbers)
 
-    def image_of_mentions(self) -> npt.NDArray[np.int32]:
-        return self.image if self.row is None else self.image[self.row]
+    def add(self, block: Block) -> None:
+        """Add the next rows."""
+        known, before = len(self.mentions), self.rows.rows
+        label = self.vocabulary.take(block.label)
+        times = np.bincount(label, minlength=len(self.vocabulary.numbers))
+        self.mentions = (times + np.pad(self.mentions, (0, len(times) - known))).astype(np.int64).tolist()
+        if len(times) > known:
+            fresh = np.flatnonzero(label >= known)
+            at = fresh[np.unique(label[fresh], return_index=True)[1]]
+            self.first += ((at if block.row is None else block.row[at]) + before).tolist()
+        positive = block.value > 0
+        self.present += int(positive.sum())
+        self.absent += len(positive) - int(positive.sum())
+        split = None if block.split is None else self.splits.take(block.split)
+        self.rows.add(block.image, (label << 1) | positive, row=block.row, split=split)
+        if block.separated is not None:
+            self.separated = block.separated or bool(self.separated)
+        self.values.update(block.values)
 
     def seen(self, separator: str) -> str:
         """Say which values stand in the file."""
         if self.values:
-            times = (f'"{value}" {count:,} times' for value, count in self.values.items() if value)
+            times = (f'"{value}" {count:,} times' for value, count in self.values.most_common() if value)
             return f"value {some(times, 10)}"
-        present = int((self.value > 0).sum())
-        told = f"{present:,} names under present, {len(self.value) - present:,} under absent"
+        told = f"{self.present:,} names under present, {self.absent:,} under absent"
         return told if self.separated is None else f'{told}, separated by "{separator}"'
 
     def times(self, names: Sequence[str], name: str) -> int:
         """Return how often a name is mentioned, given the name of each label."""
-        return sum(int((self.label == number).sum()) for number, own in enumerate(names) if own == name)
-
-    def without(self, labels: npt.NDArray[np.bool_]) -> _Said:
-        """Return this without mentions of some labels."""
-        kept = np.flatnonzero(~labels[self.label])
-        row = kept if self.row is None else self.row[kept]
-        return replace(self, row=row, label=self.label[kept], value=self.value[kept])
+        return sum(self.mentions[number] for number, own in enumerate(names) if own == name)
 
 
 def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, contradictions: Rule) -> Reading:
@@ -291,93 +395,72 @@ def _gathered(source: Rows, file: LabelFile, classes: Sequence[str] | None, cont
         *_check_lists(suspects, said, file),
         *_check_missing(suspects, naming, said, file),
     ]
-    nothing = np.array([not name for name in naming.names], dtype=bool)
-    if file.missing and nothing.any():
-        said = said.without(nothing)
     names = list(classes) if classes is not None else sorted({name for name in naming.names if name})
     if not names:
         raise InputError(
             f"{file}: it names no label, so there are no classes (tertium train --classes FILE gives them)"
         )
-    labels = _merged(said, naming, names, source, contradictions)
-    alike = look_alike_ids(labels.images)
-    if alike:
-        shown = some((f"{one} and {other}" for one, other in alike), 3)
-        notes.append(f"images whose names differ only in case or ending count as different ones: {shown}")
-    return Reading(labels, tuple(notes), seen=said.seen(file.separator or SEPARATOR))
+    labels = _merged(said, naming, names, file, source, contradictions)
+    return Reading(labels, (*notes, *_image_notes(labels)), seen=said.seen(file.separator or SEPARATOR))
 
 
 def _merged(
-    said: _Said, naming: _Naming, classes: Sequence[str], source: Rows, contradictions: Rule
+    said: _Said,
+    naming: _Naming,
+    classes: Sequence[str],
+    file: LabelFile,
+    source: Rows,
+    contradictions: Rule,
 ) -> Labels:
     """Return what was said as labels; a class that is not there, and a contradiction, name the line."""
     path, at = source.path, source.at
     place = {name: number for number, name in enumerate(classes)}
-    column = np.array([place.get(name, -1) for name in naming.names], dtype=np.int32)
-    columns = column[said.label]
-    strange = np.flatnonzero(columns < 0) if (column < 0).any() else columns[:0]
-    if strange.size:
-        first = int(strange[0])
-        name = naming.names[said.label[first]]
+    columns = np.array([place.get(name, -1) for name in naming.names], dtype=np.int64)
+    strange = [number for number, name in enumerate(naming.names) if name and name not in place]
+    if strange:
+        first = min(strange, key=said.first.__getitem__)
+        name = naming.names[first]
         raise InputError(
-            f'{path}: {at(said.row_of(first))}: there is no class "{name}"; {did_you_mean(name, classes)}'
+            f'{path}: {at(said.first[first])}: there is no class "{name}"; {did_you_mean(name, classes)}'
         )
-    splits = splits_of(said.image, said.split, said.splits, said.images, lambda row: f"{path}: {at(row)}")
     try:
-        return Labels.merged(
-            said.image_of_mentions(),
-            columns,
-            said.value,
-            classes=classes,
-            images=said.images,
-            splits=splits,
-            contradictions=contradictions,
-        )[0]
+        return said.rows.settled(
+            columns, classes=classes, splits=list(said.splits.numbers), contradictions=contradictions
+        ).labels
+    except SplitError as error:
+        raise InputError(f"{path}: {at(error.row)}: {error}") from None
     except ContradictionError as error:
-        about = said.image_of_mentions() == said.images.index(error.image).as_py()
-        about &= columns == place[error.label]
-        found = [np.flatnonzero(about & (said.value == value))[0] for value in (1, -1)]
-        where = " and ".join(at(row) for row in sorted(said.row_of(int(mention)) for mention in found))
+        names = dict(zip(said.labels, naming.names, strict=True))
+        where = " and ".join(at(row) for row in sorted(_rows_of(error, names, file)))
         raise InputError(f"{path}: {error} ({where})") from None
 
 
-def _gather(source: Rows) -> _Said:
-    labels, splits = Vocabulary(), Vocabulary()
-    images, rows, label, value, split = [], [], [], [], []
-    before, everywhere, separated, values = 0, True, None, Counter[str]()
-    for block in source.blocks:
-        _check(block, before, source)
-        images.append(block.image)
-        rows.append(np.arange(block.rows) if block.row is None else block.row)
-        rows[-1] += before
-        if everywhere and block.row is not None:  # until here every row had a label
-            rows.insert(0, np.arange(before))
-        everywhere &= block.row is None
-        label.append(labels.take(block.label))
-        value.append(block.value)
-        if block.split is not None:
-            split.append(splits.take(block.split))
-        if everywhere:
-            rows.clear()
-        if block.separated is not None:
-            separated = block.separated or bool(separated)
-        values.update(block.values)
+def _rows_of(error: ContradictionError, names: Mapping[str, str], file: LabelFile) -> list[int]:
+    """Return the first row with a label and the first without; read again because there is an error."""
+    found: dict[int, int] = {}
+    before = 0
+    for block in open_rows(file.path, file.separator or SEPARATOR).blocks:
+        ids = as_text(block.image.ids) if isinstance(block.image.ids, np.ndarray) else block.image.ids
+        own = np.asarray(pc.equal(normal_ids(ids), error.image).cast(pa.uint8())).view(bool)
+        row = np.arange(block.rows) if block.row is None else block.row
+        named = np.array([names[name] == error.label for name in block.label.names], dtype=bool)
+        about = np.repeat(own, block.image.lengths)[row] & named[block.label.codes]
+        for value in (1, -1):
+            rows = row[about & (block.value == value)]
+            if rows.size:
+                found.setdefault(value, before + int(rows.min()))
         before += block.rows
-    if not before:
+    return list(found.values())
+
+
+def _gather(source: Rows) -> _Said:
+    said = _Said()
+    for block in source.blocks:
+        _check(block, said.rows.rows, source)
+        said.add(block)
+    if not said.rows.rows:
         raise InputError(f"{source.path}: there are no rows below the header")
-    number, ids = joined_rows(*number_ids(images))
-    return _Said(
-        number,
-        ids,
-        None if everywhere else np.concatenate(rows),
-        np.concatenate(label),
-        list(labels.numbers),
-        np.concatenate(value),
-        np.concatenate(split) if split else None,
-        list(splits.numbers),
-        separated,
-        dict(values.most_common()),
-    )
+    return said
 
 
 def _check(block: Block, before: int, source: Rows) -> None:
@@ -473,6 +556,15 @@ def _class_notes(labels: Labels) -> list[str]:
             "from,to that tertium describe --twins FILE writes"
         )
     return notes
+
+
+def _image_notes(labels: Labels) -> list[str]:
+    """Return a note on images that are perhaps one."""
+    alike = look_alike_ids(labels.images)
+    if not alike:
+        return []
+    shown = some((f"{one} and {other}" for one, other in alike), 3)
+    return [f"images whose names differ only in case or ending count as different ones: {shown}"]
 
 
 def _split_notes(labels: Labels) -> list[str]:

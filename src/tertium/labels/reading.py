@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tertium.errors import InputError
+from tertium.labels.gathering import Gathering, Settled, SplitError
 from tertium.labels.labels import ContradictionError, Labels, Rule
 from tertium.labels.tree import LabelTree
 
@@ -22,6 +24,15 @@ class Reading:
     notes: tuple[str, ...] = ()  # one sentence each: duplicates, contradictions, what was left out
     tree: LabelTree | None = None  # where the format has one
     seen: str = ""  # which values stand in the file, in words
+
+
+class DisagreementError(InputError):
+    """Rows of a file that disagree; ``what`` says where, without a hint what to do."""
+
+    def __init__(self, what: str) -> None:
+        """Take what is wrong."""
+        self.what = what
+        super().__init__(f"{what}; say which holds with --contradictions absent, present or unknown")
 
 
 def settle(
@@ -41,28 +52,65 @@ def settle(
 
     ``source`` names the file in an error.
     """
-    try:
-        labels, duplicates, clashes = Labels.merged(
-            rows,
-            columns,
-            values,
-            classes=classes,
-            images=images,
-            splits=splits,
-            contradictions=contradictions,
+    with _naming(source):
+        found = Settled(
+            *Labels.merged(
+                rows,
+                columns,
+                values,
+                classes=classes,
+                images=images,
+                splits=splits,
+                contradictions=contradictions,
+            )
         )
+    return _told(found, contradictions, notes, tree)
+
+
+def settle_rows(
+    rows: Gathering,
+    columns: npt.NDArray[np.int64],
+    *,
+    classes: Sequence[str],
+    splits: Sequence[str] = (),
+    contradictions: Rule = "error",
+    suffix: str = "",
+    source: str,
+    notes: Sequence[str] = (),
+) -> Reading:
+    """Return labels from rows that were gathered, of which there may be any number; see `settle`.
+
+    An image in two splits raises `SplitError`, which the caller explains.
+    """
+    with _naming(source):
+        found = rows.settled(
+            columns, classes=classes, splits=splits, contradictions=contradictions, suffix=suffix
+        )
+    return _told(found, contradictions, notes, None)
+
+
+@contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """Name the file in an error."""
+    try:
+        yield
+    except SplitError:
+        raise
     except ContradictionError as error:
-        raise InputError(
-            f"{source}: {error}; say which holds with --contradictions absent, present or unknown"
-        ) from None
+        raise DisagreementError(f"{source}: {error}") from None
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    found = list(notes)
-    if duplicates:
-        found.append(f"{duplicates:,} labels were given more than once; each counts once")
-    if clashes:
-        found.append(f"{clashes:,} labels were given as both present and absent; taken as {contradictions}")
-    return Reading(labels, tuple(found), tree)
+
+
+def _told(found: Settled, contradictions: Rule, notes: Sequence[str], tree: LabelTree | None) -> Reading:
+    told = list(notes)
+    if found.duplicates:
+        told.append(f"{found.duplicates:,} labels were given more than once; each counts once")
+    if found.clashes:
+        told.append(
+            f"{found.clashes:,} labels were given as both present and absent; taken as {contradictions}"
+        )
+    return Reading(found.labels, tuple(told), tree)
 
 
 def everything_else_absent(
@@ -96,26 +144,3 @@ def everything_else_absent(
     if annotated is not None:
         kept[~annotated] = False
     return replace(reading, labels=full if kept.all() else full.with_entries(kept.reshape(-1)))
-
-
-def splits_of(
-    image: npt.NDArray[np.int32],
-    split: npt.NDArray[np.int32] | None,
-    names: Sequence[str],
-    images: pa.StringArray,
-    where: Callable[[int], str],
-) -> pa.DictionaryArray | None:
-    """Return the split of each image, given that of each row; None if no row names one.
-
-    ``image`` and ``split`` are numbers [rows]; ``where`` names a row in an error.
-    """
-    if split is None or not any(names):
-        return None
-    code = np.empty(len(images), dtype=np.int32)
-    code[image] = split  # the last row of an image decides, …
-    clash = np.flatnonzero(code[image] != split)
-    if clash.size:  # … and all must agree
-        row = int(clash[0])
-        name = images[int(image[row])].as_py()
-        raise InputError(f'{where(row)}: image "{name}" is in another split elsewhere')
-    return pa.DictionaryArray.from_arrays(pa.array(code), pa.array(names, pa.string()))

@@ -96,12 +96,17 @@ def _converted(path: Path) -> str:
 # ---- columns -----------------------------------------------------------------------------------------------
 
 
+def is_list(columns: Sequence[str]) -> bool:
+    """Whether the columns are those of a file that lists labels, in the long or the compact form."""
+    return set(_LONG) <= set(columns) or set(_COMPACT) <= set(columns)
+
+
 def _check_columns(
     columns: Sequence[str], path: Path, start: Callable[[], Columns] | None = None
 ) -> tuple[str, ...]:
     """Return the columns to read; ``start`` gives the first rows, to see what other table it may be."""
     if start is not None and not {"present", "label", "value"} & set(columns):
-        hint = wide_hint(path, start())
+        hint = wide_hint(start())
         if hint is not None:
             raise InputError(f"{path}: {hint}")
     # Other columns are the user's own, unless one looks like a slip of the pen; thousands are no such slips.

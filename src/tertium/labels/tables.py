@@ -348,7 +348,8 @@ def _as_numbers(ids: pa.StringArray) -> npt.NDArray[np.uint64] | None:
     return np.frombuffer(raw, dtype=">u8").astype(np.uint64)
 
 
-def _as_text(numbers: npt.NDArray[np.uint64], suffix: str = "") -> pa.StringArray:
+def as_text(numbers: npt.NDArray[np.uint64], suffix: str = "") -> pa.StringArray:
+    """Return ids that are kept as numbers."""
     letters = np.empty((len(numbers), _HEX + len(suffix.encode())), dtype=np.uint8)
     digits = binascii.hexlify(numbers.astype(">u8").tobytes())
     letters[:, :_HEX] = np.frombuffer(digits, dtype=np.uint8).reshape(-1, _HEX)
@@ -370,9 +371,9 @@ def number_ids(blocks: list[Runs], suffix: str = "") -> tuple[npt.NDArray[np.int
     blocks.clear()
     if all(isinstance(ids, np.ndarray) for ids in found):
         number, distinct = _number(found)
-        images = _as_text(distinct, suffix)
+        images = as_text(distinct, suffix)
     else:
-        texts = [_as_text(ids) if isinstance(ids, np.ndarray) else ids for ids in found]
+        texts = [as_text(ids) if isinstance(ids, np.ndarray) else ids for ids in found]
         coded = pa.chunked_array(texts).dictionary_encode()
         number = np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])
         images = coded.chunk(0).dictionary

@@ -19,8 +19,8 @@ from torch import nn
 
 from tertium.data.views import FILTERS, Filter, View
 from tertium.errors import InputError, did_you_mean
+from tertium.hub import fetch, sha256
 from tertium.models.backbones import DEFAULT_BACKBONE, Backbone, Recipe, load_backbone
-from tertium.models.hub import fetch, sha256
 
 Fit = Literal["squash", "crop"]
 Config = Mapping[str, Any]

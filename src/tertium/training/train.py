@@ -28,6 +28,7 @@ from tertium.data.likeness import Taught
 from tertium.data.pictures import damaged
 from tertium.data.sources.opening import is_place, open_source
 from tertium.errors import InputError, some
+from tertium.hub import pinned
 from tertium.labels import Labels
 from tertium.labels.describe import setting_of_training
 from tertium.labels.opening import Source, open_labels, place_of
@@ -91,6 +92,12 @@ def train(
     """
     net, values = _given_network({**(config or {}), **overrides})
     settings = _checked(method, values)
+    if isinstance(labels, str | Path):
+        labels = LabelFile(Path(labels))
+    if isinstance(labels, LabelFile):
+        labels = labels.pinned()
+    if isinstance(images, str):
+        images = pinned(images)
     check_installed(settings.trackers())
     if settings.log and out is None:
         raise InputError("log needs a run folder: give out too")

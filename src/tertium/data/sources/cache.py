@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ class NoRoomError(InputError):
     """The folder cannot be written to."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Cache:
     """A folder that several threads and processes may fill and use."""
 
@@ -28,13 +30,11 @@ class Cache:
     limit: int  # bytes
     _size: int | None = field(default=None, init=False)  # of all files, as far as this process knows
 
-    def content(self, key: str, make: Callable[[], bytes], start: int = 0, length: int = -1) -> bytes:
-        """Return the bytes kept under a key, or a part of them; what is not there is made."""
+    def opened(self, key: str, make: Callable[[], bytes]) -> io.FileIO:
+        """Return the open file kept under a key; what is not there is made."""
         while True:
             try:
-                with open(self.file(key, lambda path: path.write_bytes(make())), "rb", 0) as file:
-                    file.seek(start)
-                    return file.read(length) or b""
+                return open(self.file(key, lambda path: path.write_bytes(make())), "rb", buffering=0)
             except FileNotFoundError:
                 continue  # removed meanwhile, by a process that needed the room
 
@@ -101,20 +101,23 @@ def image_cache() -> Cache:
     The folder is ``TERTIUM_IMAGE_CACHE``, by default below ``~/.cache``; ``TERTIUM_IMAGE_CACHE_GB`` says how
     large it may become.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(os.environ.get("TERTIUM_IMAGE_CACHE") or Path(base, "tertium", "images"))
-    given = os.environ.get("TERTIUM_IMAGE_CACHE_GB") or _GIGABYTES
+    return _cache(*(os.environ.get(name) for name in _VARIABLES))
+
+
+_VARIABLES = ("TERTIUM_IMAGE_CACHE", "XDG_CACHE_HOME", "HOME", "TERTIUM_IMAGE_CACHE_GB")
+
+
+@functools.cache
+def _cache(given: str | None, caches: str | None, _home: str | None, most: str | None) -> Cache:
+    """Return one object for each folder and size, which knows how full it is."""
+    base = caches or os.path.expanduser("~/.cache")
     try:
-        limit = float(given)
+        limit = float(most or _GIGABYTES)
     except ValueError:
         limit = -1.0
     if not 0 <= limit < float("inf"):
-        raise InputError(f'TERTIUM_IMAGE_CACHE_GB is a number of gigabytes, not "{given}"')
-    where = folder, int(limit * 2**30)
-    return _open.setdefault(where, Cache(*where))
-
-
-_open: dict[tuple[Path, int], Cache] = {}  # one each, which knows how full it is
+        raise InputError(f'TERTIUM_IMAGE_CACHE_GB is a number of gigabytes, not "{most}"')
+    return Cache(Path(given or Path(base, "tertium", "images")), int(limit * 2**30))
 
 
 def _used(path: Path) -> bool:

@@ -19,6 +19,7 @@ from tertium.data.kinds.listed import of_paths
 from tertium.data.sources.places import File, files_at, is_address
 from tertium.data.sources.source import IMAGE_SUFFIXES, ImageSource, is_image
 from tertium.errors import InputError, did_you_mean, some
+from tertium.hub import pinned
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -66,7 +67,7 @@ def open_source(place: Place) -> ImageSource:
         return place
     if not isinstance(place, str | Path):
         return _of_sequence(place)
-    text = str(place)
+    text = pinned(str(place))  # what a hub keeps under a name may change while it is read
     if Path(text).is_dir():
         return Folder.at(text)
     where, options = _options(text)

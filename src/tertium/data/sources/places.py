@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import BinaryIO, Protocol
 
-from tertium.data.sources.cache import image_cache
+from tertium.data.sources.cache import Cache, image_cache
 from tertium.data.sources.remote import Stored, fetch, find_all, look_up
 from tertium.errors import InputError, some
 
@@ -71,9 +71,10 @@ class LocalFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """Read a part."""
-        with self.opened() as file:
-            file.seek(offset)
-            return file.read(length)
+        try:
+            return _part_of(_held(self.address, self.version), offset, length)
+        except OSError as error:
+            raise InputError(f"{self.address}: cannot be read ({error.strerror or error})") from None
 
     @contextmanager
     def opened(self, buffering: int = -1) -> Iterator[BinaryIO]:
@@ -83,6 +84,34 @@ class LocalFile:
                 yield file
         except OSError as error:
             raise InputError(f"{self.address}: cannot be read ({error.strerror or error})") from None
+
+
+# To open a file for each image takes as long as to read a small one, so the last few stay open. On Windows
+# threads cannot read parts of one open file, and an open one cannot be removed.
+_SHARED = hasattr(os, "pread")
+
+
+@lru_cache(maxsize=64 if _SHARED else 0)
+def _held(path: str, _version: str) -> io.FileIO:
+    return open(path, "rb", buffering=0)
+
+
+def _part_of(file: io.FileIO, offset: int, length: int) -> bytes:
+    """Return a part of an open file, less only where it ends before."""
+    found = b""
+    while len(found) < length:  # the system may give less at once
+        more = _read_at(file, offset + len(found), length - len(found))
+        if not more:
+            break
+        found = found + more if found else more
+    return found
+
+
+def _read_at(file: io.FileIO, offset: int, length: int) -> bytes:
+    if _SHARED:
+        return os.pread(file.fileno(), length, offset)
+    file.seek(offset)
+    return file.read(length) or b""
 
 
 @dataclass(frozen=True)
@@ -107,11 +136,17 @@ class RemoteFile:
 
     def _of_block(self, number: int, offset: int, end: int) -> bytes:
         """Return what lies in a block of the bytes from an offset to an end."""
-        start, stop = number * BLOCK, min((number + 1) * BLOCK, self.size)
-        first, last = max(offset, start), min(end, stop)
-        key = f"{self.address} {self.size} {self.version} {number}"
-        fetched = partial(fetch, self.address, start, stop - start)
-        return image_cache().content(key, fetched, first - start, last - first)
+        start = number * BLOCK
+        first, last = max(offset, start), min(end, start + BLOCK)
+        return _part_of(_block(self, number, image_cache()), first - start, last - first)
+
+
+@lru_cache(maxsize=16 if _SHARED else 0)  # not many: one that was removed takes room until it is closed
+def _block(file: RemoteFile, number: int, cache: Cache) -> io.FileIO:
+    """Return the open file of a block, which is fetched if it is not kept."""
+    start, stop = number * BLOCK, min((number + 1) * BLOCK, file.size)
+    key = f"{file.address} {file.size} {file.version} {number}"
+    return cache.opened(key, partial(fetch, file.address, start, stop - start))
 
 
 def _part(address: str, _version: str, offset: int, length: int) -> bytes:

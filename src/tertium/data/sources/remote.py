@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +22,8 @@ _WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before another try
 _CONNECT, _SILENCE = 10.0, 60.0  # seconds to wait for a connection, and for the next bytes
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN"
-    r"|UNRECOGNIZED_CLIENT|HTTP status 40[13]|HTTP response code: 40[13]|PermissionDenied|Unauthori[sz]ed",
+    r"|UNRECOGNIZED_CLIENT|HTTP status 40[13]|HTTP response code: 40[13]|PermissionDenied|Unauthori[sz]ed"
+    r"|Authori[sz]ationFailure|AuthenticationFailed|InvalidAuthenticationInfo",
     re.IGNORECASE,
 )
 _VERSIONS = ("etag", "mtime", "last_modified", "lastmodified", "created", "updated", "blob_id", "generation")
@@ -92,10 +94,10 @@ def _patiently(address: str, call: Callable[[], Result]) -> Result:
             return call()
         except InputError:
             raise
-        except FileNotFoundError:
-            raise InputError(f"{address}: no such file") from None
         except Exception as error:  # each library has its own kinds
             reason = _reason(error)
+            if isinstance(error, FileNotFoundError) or reason.startswith("No such file or directory"):
+                raise InputError(f"{address}: no such file") from None
             if _is_denied(error):
                 raise InputError(f"{address}: access is denied; check your keys ({reason})") from None
             if wait is None:
@@ -107,8 +109,15 @@ def _patiently(address: str, call: Callable[[], Result]) -> Result:
 
 
 def _is_denied(error: Exception) -> bool:
-    denied = isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403)
+    denied = isinstance(error, PermissionError) or _status(error) in (401, 403)
     return denied or _DENIED.search(str(error)) is not None
+
+
+def _status(error: BaseException) -> int | None:
+    """Return what a web server answered, as aiohttp or as huggingface_hub keeps it."""
+    answer = getattr(error, "response", None)
+    found: int | None = getattr(error, "status", None) or getattr(answer, "status_code", None)
+    return found
 
 
 def _reason(error: Exception) -> str:
@@ -181,16 +190,38 @@ def _s3() -> Any:
 def _gcs() -> Any:
     from pyarrow.fs import GcsFileSystem
 
-    return GcsFileSystem(anonymous=os.environ.get("TERTIUM_GCS_ANONYMOUS") == "1")
+    # The variable of Google's own libraries for a server of one's own, which has no keys.
+    scheme, _, host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/").rpartition("://")
+    return GcsFileSystem(
+        anonymous=bool(host) or os.environ.get("TERTIUM_GCS_ANONYMOUS") == "1",
+        scheme=scheme or ("http" if host else None),
+        endpoint_override=host or None,
+        retry_time_limit=timedelta(seconds=_CONNECT),
+    )
 
 
 def _azure() -> Any:
     from pyarrow.fs import AzureFileSystem
 
-    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    said = dict(
+        part.split("=", 1)
+        for part in os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";")
+        if part
+    )
+    account = said.get("AccountName") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if not account:
-        raise InputError("az:// addresses need the name of the account: set AZURE_STORAGE_ACCOUNT_NAME")
-    return AzureFileSystem(account_name=account, account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"))
+        raise InputError(
+            "az:// addresses need the name of the account: set AZURE_STORAGE_ACCOUNT_NAME, or "
+            "AZURE_STORAGE_CONNECTION_STRING"
+        )
+    key = said.get("AccountKey") or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY")
+    scheme, _, place = said.get("BlobEndpoint", "").rpartition("://")
+    host, _, name = place.partition("/")
+    if not name.rstrip("/"):  # account.blob.core.windows.net, where all accounts of Azure itself are
+        return AzureFileSystem(account_name=account, account_key=key)
+    own = {f"{kind}_storage_authority": host for kind in ("blob", "dfs")}
+    own |= {f"{kind}_storage_scheme": scheme for kind in ("blob", "dfs")}
+    return AzureFileSystem(account_name=account, account_key=key, **own)
 
 
 # ---- fsspec ------------------------------------------------------------------------------------------------
@@ -207,7 +238,7 @@ class _Fsspec:
             about = self._system.info(address)
         except FileNotFoundError as error:
             cause = error.__cause__  # for the web, whatever went wrong is called a file that is not found
-            if cause is not None and getattr(cause, "status", None) not in _GONE:
+            if cause is not None and _status(cause) not in _GONE:
                 raise cause from None
             return None
         return _described(address, about) if about.get("type", "file") == "file" else None
@@ -256,7 +287,9 @@ def _system(address: str) -> _System:
     return _made(os.getpid(), scheme, tuple(os.environ.get(name) for name in _KEYS))
 
 
-_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL")
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL",
+         "STORAGE_EMULATOR_HOST", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME",
+         "AZURE_STORAGE_ACCOUNT_KEY")  # fmt: skip
 
 
 @lru_cache(maxsize=32)

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face `datasets`, on disk: Arrow as `save_to_disk` writes it, or Parquet files.
+"""Data sets of Hugging Face `datasets`: Arrow as `save_to_disk` writes it, or Parquet files, also of the hub.
 
 What the columns mean is in the schema's metadata, under "huggingface"; the library itself is not needed.
 """
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
+from tertium.hub import data_files, data_place, is_address
 from tertium.labels.formats.listing import (
     Empty,
     Ints,
@@ -35,7 +36,8 @@ from tertium.progress import Progress
 
 Numbers = Literal["classes", "multi-hot"]
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError)
-_SHARD = re.compile(r"(.+)-\d+-of-\d+(?:-[0-9a-f]+)?\.parquet")  # train-00000-of-00002.parquet
+_SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet")  # train-00000-of-00002.parquet
+_NUMBERED = re.compile(r"\d{4,}\.parquet")  # train/0000.parquet, as the hub itself converts data sets
 _CLASS = "ClassLabel"
 
 
@@ -52,6 +54,10 @@ def read(
 ) -> Reading:
     """Read a folder that ``save_to_disk`` wrote, a folder of Parquet files, or one .parquet or .arrow file.
 
+    ``path`` may also be a data set of the hub, ``owner/name`` or ``owner/name@revision``, or its address
+    ``hf://datasets/owner/name/…``, where a folder or a pattern may follow: its Parquet files are downloaded
+    into Hugging Face's cache.
+
     ``column`` holds the classes of each image: a list of ClassLabel or of text, or a single one of these.
     Listed is **present**; every other class is **unknown**, or **absent** if ``unlisted`` says so. A missing
     list, and ClassLabel −1, say nothing. Plain numbers need ``classes``, and ``numbers`` says what they are:
@@ -60,9 +66,8 @@ def read(
     ``image`` is the column with the names of the images, or with images that have a path. The splits are
     those of the folder, or of files named as train-00000-of-00002.parquet.
     """
-    path = Path(path)
     check_choice("unlisted labels", unlisted, get_args(Unlisted))
-    parts = parts_of(path)
+    parts, notes = parts_of(path)
     if progress is not None:
         progress.start("Reading tables", len(parts), "files")
     ids: list[str] = []
@@ -93,6 +98,7 @@ def read(
         unlisted=unlisted,
         empty="absent" if hot else empty,
         splits=pa.array(splits, pa.string()).dictionary_encode() if any(splits) else None,
+        notes=notes,
     )
 
 
@@ -107,8 +113,35 @@ class Part:
     split: str | None
 
 
-def parts_of(path: Path) -> list[Part]:
-    """Return the tables of a data set, with their splits."""
+def parts_of(place: str | Path) -> tuple[list[Part], list[str]]:
+    """Return the tables of a data set, with their splits; and a note on those that come from the hub."""
+    path, named = Path(place), data_place(place)
+    if named is None or path.exists():
+        return _parts_on_disk(path), []
+    try:
+        found = data_files(named, (".parquet",))
+    except InputError as error:
+        if is_address(place):
+            raise
+        raise InputError(f"{place}: no such file or folder, and as a name: {error}") from None
+    if not named.inside:
+        _check_complete(found.names, named.repository)
+    inside = named.inside if named.inside.endswith(".parquet") else f"{named.inside}/*.parquet".lstrip("/")
+    where = f"hf://datasets/{named.repository}@{found.commit}/{inside}"
+    note = f"these are the labels of commit {found.commit}; its images are at '{where}'"
+    return [Part(found.folder / name, _split_of(Path(name))) for name in found.names], [note]
+
+
+def _check_complete(names: Sequence[str], source: str) -> None:
+    """Refuse a part of a split: its files say how many there are."""
+    shards = [found.groups() for name in names if (found := _SHARD.fullmatch(name))]
+    for split, _, count in shards:
+        own = sum(each[0] == split and each[2] == count for each in shards)
+        if own < int(count):
+            raise InputError(f"{source}: {int(count) - own:,} of {int(count):,} files of {split} are missing")
+
+
+def _parts_on_disk(path: Path) -> list[Part]:
     if path.is_file():
         if path.suffix not in (".parquet", ".arrow"):
             raise InputError(f"{path}: data sets are read from folders, .parquet and .arrow")
@@ -123,6 +156,7 @@ def parts_of(path: Path) -> list[Part]:
     if (path / "state.json").exists():
         return [Part(file, None) for file in _saved(path)]
     found = [Part(file, _split_of(file)) for file in sorted(path.rglob("*.parquet"))]
+    _check_complete([str(part.file.relative_to(path)) for part in found], str(path))
     if not found:
         raise InputError(
             f"{path}: neither written by save_to_disk (there is no state.json or dataset_dict.json) nor a "
@@ -156,6 +190,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _split_of(path: Path) -> str | None:
+    if _NUMBERED.fullmatch(path.name):
+        return path.parent.name or None
     found = _SHARD.fullmatch(path.name)
     return found[1] if found else None
 

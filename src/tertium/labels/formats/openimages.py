@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +19,10 @@ import pyarrow as pa
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.closure import ancestors, close
 from tertium.labels.formats.text import read_bytes, read_lines, read_names
+from tertium.labels.gathering import Gathering, SplitError
 from tertium.labels.labels import ContradictionError, Rule
-from tertium.labels.reading import Reading, settle
-from tertium.labels.tables import Columns, Runs, TextTable, Vocabulary, Words, number_ids, runs, words
+from tertium.labels.reading import Reading, settle_rows
+from tertium.labels.tables import Columns, Runs, TextTable, Vocabulary, Words, runs, words
 from tertium.labels.tree import LabelTree
 from tertium.progress import Progress
 
@@ -74,7 +76,7 @@ def read(
     found = _Found()
     for path, split in zip(files, _file_splits(files, splits), strict=True):
         _read_file(TextTable.open(path), split, rules, found, progress)
-    if not found.runs or not sum(len(each) for each in found.entries):
+    if not found.rows.rows:
         raise InputError(f"{files[0]}: there are no rows below the header")
     chosen = _choose(found, wanted, names, edges if propagate else None, files)
     shown = _shown(chosen, names)
@@ -101,11 +103,9 @@ class _Found:
     """What the files said so far, a block after the other."""
 
     mids: Vocabulary = field(default_factory=Vocabulary)
-    runs: list[Runs] = field(default_factory=list)
-    entries: list[npt.NDArray[np.int32]] = field(
-        default_factory=list
-    )  # MID's number × 2 + present; −1: nothing
-    splits: list[tuple[Path, int, str | None]] = field(default_factory=list)  # a file's rows, their split
+    rows: Gathering = field(default_factory=Gathering)
+    times: Counter[int] = field(default_factory=Counter)  # how often each MID's number is said
+    splits: dict[str, Path] = field(default_factory=dict)  # the first file of each split
     machine: int = 0
     left_out: int = 0
 
@@ -134,12 +134,14 @@ def _read_file(
             runs(columns["ImageID"]), {name: words(columns[name]) for name in needed if name != "ImageID"}
         )
 
-    rows = 0
+    if split is not None:
+        found.splits.setdefault(split, table.path)
+    start = found.rows.rows
     for block in table.blocks(needed, work, progress):
-        found.runs.append(block.runs)
-        found.entries.append(_entries(block, table, rows, boxes, rules, found))
-        rows += len(found.entries[-1])
-    found.splits.append((table.path, rows, split))
+        entries = _entries(block, table, found.rows.rows - start, boxes, rules, found)
+        found.times.update(dict(enumerate(np.bincount(entries[entries >= 0] >> 1).tolist())))
+        code = None if split is None else np.full(len(entries), list(found.splits).index(split), np.int32)
+        found.rows.add(block.runs, entries, split=code)
 
 
 def _entries(
@@ -306,55 +308,27 @@ def _settled(
         notes.append(f"{found.machine:,} rows of machines were dropped")
     if found.left_out:
         notes.append(f"{found.left_out:,} boxes of groups or depictions were left out")
-    rows, images = number_ids(found.runs, suffix)
-    splits = _splits(rows, found.splits, images)
     place = {mid: number for number, mid in enumerate(chosen)}
-    column = np.array([place.get(mid, -1) for mid in found.mids.numbers], dtype=np.int32)
-    entries = np.concatenate(found.entries)
-    found.entries.clear()
-    present = (entries & 1).astype(np.int8)
-    said = entries >= 0
-    entries >>= 1
-    columns = column[entries]  # where nothing was said, −1 names the last one: not kept
-    del entries
-    kept = said & (columns >= 0)
-    outside = int(said.sum()) - int(kept.sum())
+    column = np.array([place.get(mid, -1) for mid in found.mids.numbers], dtype=np.int64)
+    outside = sum(found.times[number] for number in np.flatnonzero(column < 0).tolist())
     if outside:
         notes.append(f"{outside:,} labels of classes outside the list were left out")
-    if not kept.all():
-        rows, columns, present = rows[kept], columns[kept], present[kept]
-    return settle(
-        rows,
-        columns,
-        present,
-        classes=shown,
-        images=images,
-        splits=splits,
-        contradictions=contradictions,
-        source=source,
-        notes=notes,
-    )
-
-
-def _splits(
-    rows: npt.NDArray[np.int32], files: list[tuple[Path, int, str | None]], images: pa.StringArray
-) -> pa.DictionaryArray | None:
-    names = list(dict.fromkeys(split for _, _, split in files if split is not None))
-    if not names:
-        return None
-    code = np.full(len(images), -1, dtype=np.int32)
-    start = 0
-    for path, count, split in files:
-        own = rows[start : start + count]
-        number = names.index(split or "")
-        clash = np.flatnonzero((code[own] >= 0) & (code[own] != number))
-        if clash.size:
-            image = int(own[clash[0]])
-            other = names[code[image]]
-            raise InputError(f'{path}: image "{images[image]}" is in two splits, {other} and {split}')
-        code[own] = number
-        start += count
-    return pa.DictionaryArray.from_arrays(pa.array(code), pa.array(names, pa.string()))
+    names = list(found.splits)
+    try:
+        return settle_rows(
+            found.rows,
+            column,
+            classes=shown,
+            splits=names,
+            contradictions=contradictions,
+            suffix=suffix,
+            source=source,
+            notes=notes,
+        )
+    except SplitError as error:
+        both = f"{names[error.split]} and {names[error.last]}"
+        where = found.splits[names[error.last]]
+        raise InputError(f'{where}: image "{error.image}" is in two splits, {both}') from None
 
 
 # ---- the hierarchy -----------------------------------------------------------------------------------------

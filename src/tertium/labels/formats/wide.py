@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +21,10 @@ import pyarrow.parquet
 
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.formats.content import Content
-from tertium.labels.ids import joined_rows
+from tertium.labels.gathering import Gathering, SplitError
 from tertium.labels.labels import Rule
 from tertium.labels.names import tidy
-from tertium.labels.reading import Reading, settle, splits_of
+from tertium.labels.reading import Reading, settle_rows
 from tertium.labels.tables import (
     Columns,
     Runs,
@@ -33,7 +33,6 @@ from tertium.labels.tables import (
     Words,
     blank_id,
     delimiter,
-    number_ids,
     open_bytes,
     reading,
     runs,
@@ -64,6 +63,59 @@ class UnexplainedError(InputError):
         super().__init__(
             f"{self.what}; name them with --positive, --negative or --unknown, or leave columns that are no "
             "classes out with --ignore"
+        )
+
+
+@dataclass(frozen=True)
+class WideTable:
+    """What a user says about a wide table; left out, nothing is assumed but the column of the images."""
+
+    preset: str | None = None
+    positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    image_column: str | None = None
+    ignore: tuple[str, ...] = ()
+    suffix: str = ""
+
+    @classmethod
+    def stated(
+        cls,
+        *,
+        preset: str | None = None,
+        positive: Any = (),
+        negative: Any = (),
+        unknown: Any = (),
+        image_column: str | None = None,
+        ignore: Sequence[str] = (),
+        suffix: str = "",
+    ) -> WideTable | None:
+        """Make one of plain values, None if nothing is said; a value may also be a number or None.
+
+        >>> WideTable.stated(positive=1, unknown=[None, -1]).unknown
+        ('', '-1')
+        >>> WideTable.stated() is None
+        True
+        """
+        values = (texts_of(each) for each in (positive, negative, unknown))
+        said = cls(preset, *values, image_column, tuple(ignore), suffix)
+        return None if said == cls() else said
+
+    def options(self) -> dict[str, Any]:
+        """Return what was said, as plain values; `stated` takes them back."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in told.items() if value
+        }
+
+    def layout(self) -> Layout:
+        """Return what the values mean."""
+        return chosen_layout(
+            self.preset,
+            positive=self.positive,
+            negative=self.negative,
+            unknown=self.unknown,
+            image=self.image_column,
         )
 
 
@@ -161,22 +213,27 @@ def read(
     column is a class but that of the images, one called split, and those of ``ignore``; or ``classes``
     names them. ``suffix`` is put after every image id.
     """
-    path = Path(path)
+    table = open_table(Path(path), progress)
+    return read_table(
+        table, layout, classes=classes, ignore=ignore, suffix=suffix, contradictions=contradictions
+    )
+
+
+def open_table(path: Path, progress: Progress | None = None) -> Table:
+    """Open a file; its rows are read later."""
     if path.suffix == ".parquet":
-        table = _Source(str(path), *_parquet(path))
-    elif ".jsonl" in path.suffixes:
-        table = _of_table(str(path), _json(path))
-    elif not {".csv", ".tsv"} & set(path.suffixes):
+        return Table(str(path), *_parquet(path))
+    if ".jsonl" in path.suffixes:
+        return _of_table(str(path), _json(path))
+    if not {".csv", ".tsv"} & set(path.suffixes):
         raise InputError(f"{path}: wide tables are read from .csv, .tsv, .jsonl and .parquet")
-    else:
-        text = TextTable.open(path)
-        table = _Source(
-            str(path),
-            text.columns,
-            lambda wanted, work: text.blocks(wanted, work, progress),
-            lambda row: f"line {text.line(row)}",
-        )
-    return _read(table, layout, classes, ignore, suffix, contradictions)
+    text = TextTable.open(path)
+    return Table(
+        str(path),
+        text.columns,
+        lambda wanted, work: text.blocks(wanted, work, progress),
+        lambda row: f"line {text.line(row)}",
+    )
 
 
 def from_frame(
@@ -197,8 +254,10 @@ def from_frame(
     array([[ 1, -1],
            [ 0,  1]], dtype=int8)
     """
-    source = _of_table("the table", pa.table(frame))
-    return _read(source, layout, classes, ignore, suffix, contradictions)
+    table = _of_table("the table", pa.table(frame))
+    return read_table(
+        table, layout, classes=classes, ignore=ignore, suffix=suffix, contradictions=contradictions
+    )
 
 
 def texts_of(values: Any) -> tuple[str, ...]:
@@ -230,10 +289,11 @@ class _Block(NamedTuple):
     columns: npt.NDArray[np.int64]
     signs: npt.NDArray[np.int8]
     unnamed: Counter[tuple[str, str]]  # (column, value) that nothing explains
+    seen: Counter[str]  # every value, and how often it stands there
 
 
 @dataclass(frozen=True)
-class _Source:
+class Table:
     """A table, wherever it is."""
 
     name: str
@@ -242,68 +302,67 @@ class _Source:
     at: Callable[[int], str]  # how a row is named to a person
 
 
-def _read(
-    source: _Source,
+def read_table(
+    source: Table,
     layout: Layout,
-    classes: Sequence[str] | None,
-    ignore: Sequence[str],
-    suffix: str,
-    contradictions: Rule,
+    *,
+    classes: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    suffix: str = "",
+    contradictions: Rule = "error",
 ) -> Reading:
+    """Read an open table; see `read`."""
     names = _class_columns(source, layout, classes, ignore)
     split = [SPLIT] if SPLIT in source.columns and SPLIT not in names else []
     work = partial(_block, names=names, image=layout.image, sign=layout.signs())
-    ids, splits, parts = [], [], []
-    vocabulary, unnamed, before = Vocabulary(), Counter[tuple[str, str]](), 0
+    rows, splits = Gathering(), Vocabulary()
+    unnamed, seen = Counter[tuple[str, str]](), Counter[str]()
     for block in source.blocks([layout.image, *split, *names], work):
         blank = blank_id(block.images)
         if blank is not None:
-            where = f"{source.name}: {source.at(before + blank)}"
+            where = f"{source.name}: {source.at(rows.rows + blank)}"
             raise InputError(f"{where}: the column {layout.image} is empty")
-        ids.append(block.images)
-        parts.append((block.rows + before, block.columns, block.signs))
-        if block.split is not None:
-            splits.append(vocabulary.take(block.split))
+        entries = (block.columns * 2 + (block.signs > 0)).astype(np.int32)
+        own = None if block.split is None else splits.take(block.split)
+        rows.add(block.images, entries, row=block.rows, split=own)
         unnamed.update(block.unnamed)
-        before += int(block.images.lengths.sum())
-    if not before:
+        seen.update(block.seen)
+    if not rows.rows:
         raise InputError(f"{source.name}: there are no rows below the header")
     if unnamed:
         raise UnexplainedError(source.name, unnamed)
-    image, images = joined_rows(*number_ids(ids, suffix))
-    rows, columns, signs = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return settle(
-        image[rows],
-        columns,
-        signs,
-        classes=[tidy(name) for name in names],
-        images=images,
-        splits=splits_of(
-            image,
-            np.concatenate(splits) if splits else None,
-            list(vocabulary.numbers),
-            images,
-            lambda row: f"{source.name}: {source.at(row)}",
-        ),
-        contradictions=contradictions,
-        source=source.name,
-    )
+    try:
+        found = settle_rows(
+            rows,
+            np.arange(len(names)),
+            classes=[tidy(name) for name in names],
+            splits=list(splits.numbers),
+            contradictions=contradictions,
+            suffix=suffix,
+            source=source.name,
+        )
+    except SplitError as error:
+        raise InputError(f"{source.name}: {source.at(error.row)}: {error}") from None
+    times = (f'"{value}" {count:,} times' for value, count in seen.most_common())
+    return replace(found, seen=f"cells {some(times, 10)}")
 
 
 def _class_columns(
-    source: _Source, layout: Layout, classes: Sequence[str] | None, ignore: Sequence[str]
+    source: Table, layout: Layout, classes: Sequence[str] | None, ignore: Sequence[str]
 ) -> list[str]:
     columns = source.columns
     if layout.image not in columns:
         raise InputError(
             f'{source.name}: there is no column "{layout.image}" among {some(columns, 10)}; '
-            "name the one that holds the images with --image"
+            "name the one that holds the images with --image-column"
         )
     for name in (*ignore, *(classes or ())):
         if name not in columns:
             raise InputError(f'{source.name}: there is no column "{name}"; {did_you_mean(name, columns)}')
     apart = {layout.image, SPLIT, *layout.about, *ignore}
     found = [name for name in columns if name not in apart] if classes is None else list(classes)
+    if "" in found:  # such as the index that pandas writes
+        raise InputError(f"{source.name}: a column has no name; if it is no class, say --ignore ''")
     if not found:
         raise InputError(f"{source.name}: there is no column of a class beside {', '.join(columns)}")
     return found
@@ -312,19 +371,20 @@ def _class_columns(
 def _block(columns: Columns, names: Sequence[str], image: str, sign: Callable[[str], int]) -> _Block:
     """Return what the rows say; this runs in a thread."""
     values = np.empty((len(columns[image]), len(names)), dtype=np.int8)
-    unnamed = Counter[tuple[str, str]]()
+    unnamed, seen = Counter[tuple[str, str]](), Counter[str]()
     for place, name in enumerate(names):
         found = words(columns[name])
         meaning = np.array([sign(word) for word in found.names], dtype=np.int8)
         values[:, place] = meaning[found.codes]
-        if (meaning == _UNNAMED).any():
-            times = np.bincount(found.codes, minlength=len(meaning))
-            for number in np.flatnonzero(meaning == _UNNAMED):
-                unnamed[name, found.names[number]] += int(times[number])
+        times = np.bincount(found.codes, minlength=len(meaning)).tolist()
+        for word, what, count in zip(found.names, meaning, times, strict=True):
+            seen[word] += count
+            if what == _UNNAMED:
+                unnamed[name, word] += count
     values[values == _UNNAMED] = 0  # an error is on its way
     rows, places = np.nonzero(values)
     split = words(columns[SPLIT]) if SPLIT in columns and SPLIT not in names else None
-    return _Block(runs(columns[image]), split, rows, places, values[rows, places], unnamed)
+    return _Block(runs(columns[image]), split, rows, places, values[rows, places], unnamed, seen)
 
 
 def _number(value: str) -> float | None:
@@ -370,9 +430,9 @@ def _json(path: Path) -> pa.Table:
             ) from None
 
 
-def _of_table(name: str, table: pa.Table) -> _Source:
+def _of_table(name: str, table: pa.Table) -> Table:
     columns = tuple(table.column_names)
-    return _Source(name, columns, partial(_batches, table.to_batches()), lambda row: f"row {row + 1}")
+    return Table(name, columns, partial(_batches, table.to_batches()), lambda row: f"row {row + 1}")
 
 
 def _batches(
@@ -383,6 +443,8 @@ def _batches(
 
 
 def _text(column: pa.Array, name: str) -> pa.StringArray:
+    if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
+        column = pc.struct_field(column, "path")  # of the images of Hugging Face `datasets`
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     try:
@@ -433,41 +495,48 @@ def _sink(path: Path, schema: pa.Schema) -> Any:
 # ---- recognising -------------------------------------------------------------------------------------------
 
 
-def wide_hint(path: Path, start: Columns) -> str | None:
-    """Return what to do with a file whose first rows look like a wide table; None if they do not.
+def wide_hint(start: Columns) -> str | None:
+    """Return what to say about a file whose first rows look like a wide table; None if they do not.
 
     >>> start = {"image": pa.array(["a", "b"]), "cat": pa.array(["1", "0"])}
-    >>> wide_hint(Path("t.csv"), start).rpartition(": ")[2]
-    'tertium convert wide t.csv --positive 1 --negative 0 --out t-labels.csv'
+    >>> wide_hint(start).partition("for example: ")[2]
+    '--positive 1 --negative 0 (or make a label file of it with tertium convert wide)'
     """
     values = {name: set(map(str.strip, pc.unique(column).to_pylist())) for name, column in start.items()}
     ordinary = {*_YES, *_NO, *_BLANK, *_MINUS}
     classes = [
         name
         for name, found in values.items()
-        if {value.casefold() for value in found} <= ordinary and found - {""}
+        if name and {value.casefold() for value in found} <= ordinary and found - {""}
     ]
     others = [name for name in values if name not in classes and name != SPLIT]
     if not classes or not others:
         return None
     image = IMAGE if IMAGE in others else next(filter(partial(_names_rows, start), others), others[0])
     found = sorted({value for name in classes for value in values[name]})
-    options = [] if image == IMAGE else ["--image", image]
+    about = [] if image == IMAGE else ["--image-column", image]
     for name in others:
-        options += ["--ignore", name] if name != image else []
-    ending = ["--out", str(path.with_name(f"{path.name.partition('.')[0]}-labels.csv"))]
-    command = ["tertium", "convert", "wide", str(path), *options]
+        about += ["--ignore", name] if name != image else []
     shown = some((f'"{value}"' for value in found), 10)
-    text = f"it looks like a wide table, one column for each class ({some(classes)}); say what its values "
+    return (
+        f"it looks like a wide table, one column for each class ({some(classes)}); say what its values "
+        f"{shown} mean, {_examples(found, about)} (or make a label file of it with tertium convert wide)"
+    )
+
+
+def _examples(found: Sequence[str], about: Sequence[str]) -> str:
+    """Return options that may fit the values of a table; -1 means absent to some and uncertain to others."""
+
+    def options(*meanings: tuple[str, Sequence[str]]) -> str:
+        said = [(name, value) for name, ones in meanings for value in found if value.casefold() in ones]
+        return shlex.join([*(word for each in said for word in each), *about])
+
     if any(value.casefold() in _MINUS for value in found):
-        signed, uncertain = (
-            shlex.join([*command, "--preset", preset, *ending]) for preset in ("signed", "chexpert")
-        )
-        return f"{text}{shown} mean: {signed} if -1 is absent and 0 unknown, or {uncertain} if -1 is unknown"
-    for option, meaning in (("--positive", _YES), ("--negative", _NO), ("--unknown", _BLANK)):
-        for value in found:
-            command += [option, value] if value.casefold() in meaning else []
-    return f"{text}{shown} mean and convert it, for example: {shlex.join([*command, *ending])}"
+        signed = options(("--positive", _YES), ("--negative", _MINUS), ("--unknown", (*_NO, *_BLANK)))
+        uncertain = options(("--positive", _YES), ("--negative", _NO), ("--unknown", (*_MINUS, *_BLANK)))
+        return f"such as {signed} if -1 is absent and 0 unknown, or {uncertain} if -1 is unknown"
+    plain = options(("--positive", _YES), ("--negative", _NO), ("--unknown", _BLANK))
+    return f"for example: {plain}"
 
 
 def _names_rows(start: Columns, name: str) -> bool:
