@@ -147,6 +147,10 @@ class Cluster:
     def __init__(self, ray: ModuleType, *, local: bool = False) -> None:
         self._ray, self._local = ray, local
 
+    def cores(self) -> int:
+        """Return how many cores the cluster has now."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
     def run(
         self,
         make: Callable[[], Callable[[Item], Result]],
@@ -169,8 +173,7 @@ class Cluster:
         first = list(islice(source, workers))  # no more workers than items
         if self._local:  # they share what cores there are, as processes do
             cpus = min(cpus, (os.cpu_count() or 1) / max(1, len(first)))
-        crew = _Crew[Item, Result](self._ray, make, cpus=cpus, gpus=gpus, tries=tries)
-        crew.patience = 0.0 if self._local else _PATIENCE
+        crew = _Crew[Item, Result](self._ray, make, cpus, gpus, tries, 0.0 if self._local else _PATIENCE)
         try:
             yield from crew.work(first, source)
         finally:
@@ -211,7 +214,7 @@ class _Crew(Generic[Item, Result]):
     cpus: float
     gpus: float
     tries: int
-    patience: float = _PATIENCE
+    patience: float
     _calls: dict[Any, _Call[Item]] = field(default_factory=dict)  # under way
     _idle: list[_Worker] = field(default_factory=list)
     _waiting: deque[_Piece[Item]] = field(default_factory=deque)
@@ -285,7 +288,7 @@ class _Crew(Generic[Item, Result]):
         worker = call.worker
         if call.step == "versions":
             _check_versions(value)
-            self._calls[worker.actor.load.remote(self._loader)] = _Call(worker, "load")
+            self._calls[worker.actor.load.remote(self._loader, os.getcwd())] = _Call(worker, "load")
         else:
             worker.unborn = 0
             self._idle.append(worker)
@@ -337,9 +340,14 @@ def _worker_kind() -> type:
                 tertium = ""
             return {"machine": platform.node(), "python": platform.python_version(), "tertium": tertium}
 
-        def load(self, make: Callable[[], Callable[[Any], Any]]) -> Failure | None:
-            from tertium.jobs.cluster import attempted
+        def load(self, make: Callable[[], Callable[[Any], Any]], folder: str) -> Failure | None:
+            import contextlib
+            import os
 
+            from tertium.jobs.cluster import Failure, attempted
+
+            with contextlib.suppress(OSError):  # there may be nothing but addresses to open
+                os.chdir(folder)
             self._work = attempted(make)
             return self._work if isinstance(self._work, Failure) else None
 
