@@ -92,7 +92,7 @@ def _start(ray: ModuleType) -> None:
     try:
         ray.init("local", include_dashboard=False, object_store_memory=_STORE, **_quiet())
     except Exception as error:  # Ray's many processes can fail in many ways
-        raise InputError(f"no Ray cluster could be started on this machine: {_first_line(error)}") from None
+        raise InputError(f"no Ray cluster could be started on this machine: {first_line(error)}") from None
 
 
 def _join(ray: ModuleType, address: str) -> None:
@@ -130,10 +130,11 @@ def _why_not_joined(address: str, error: Exception) -> str:
             "no Ray cluster runs on this machine, and RAY_ADDRESS names none; "
             "start one (ray start --head), or leave out --address"
         )
-    return f"{address}: no Ray cluster could be joined there: {_first_line(error)}"
+    return f"{address}: no Ray cluster could be joined there: {first_line(error)}"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(".")
 
@@ -150,6 +151,45 @@ class Cluster:
     def cores(self) -> int:
         """Return how many cores the cluster has now."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def queue(self) -> Any:
+        """Return a queue on this machine, for what workers say to this program."""
+        from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=False)
+        return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+
+    def room_for(self, workers: int, *, gpus: bool) -> dict[str, float]:
+        """Return what each of workers that run at once gets: a core, and a GPU if there are enough of them.
+
+        `InputError` if the cluster has no room for them, or other versions than this program.
+        """
+        if self._local:
+            each = {"CPU": min(1.0, (os.cpu_count() or 1) / workers)}
+        else:
+            self._check_nodes()
+            each = {"CPU": 1.0}
+            self._wait_for_cores(workers)
+        enough = self._ray.cluster_resources().get("GPU", 0) >= workers
+        return {**each, "GPU": 1.0} if gpus and enough else each
+
+    def _check_nodes(self) -> None:
+        """Raise `InputError` if a machine has another Python or another Tertium."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        kind = self._ray.remote(num_cpus=0)(_worker_kind())
+        alive = [node["NodeID"] for node in self._ray.nodes() if node["Alive"]]
+        there = [NodeAffinitySchedulingStrategy(node, soft=False) for node in alive]
+        for actor in [kind.options(scheduling_strategy=where).remote() for where in there]:
+            _check_versions(self._ray.get(actor.versions.remote()))
+
+    def _wait_for_cores(self, workers: int) -> None:
+        since = time.monotonic()
+        while self.cores() < workers:
+            if time.monotonic() - since >= _PATIENCE:
+                raise InputError(f"the Ray cluster has {self.cores()} cores, for {workers} workers")
+            time.sleep(_LOOK)
 
     def run(
         self,
@@ -271,7 +311,7 @@ class _Crew(Generic[Item, Result]):
                 "make room, or give it more (ray start --object-store-memory)"
             ) from None
         except errors.RayTaskError as error:  # what could not be sent, for one
-            value = Failure(_first_line(error.cause or error), str(error))
+            value = Failure(first_line(error.cause or error), str(error))
         except errors.RayError as error:
             return self._replace(call, error)
         if call.step == "work":
@@ -367,8 +407,8 @@ def attempted(work: Callable[..., Result], *given: Any) -> Result | Failure:
         return Failure(str(error))
     except Exception as error:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
-            return Failure(f"does not fit into the memory of a worker ({_first_line(error)})")
-        return Failure(f"{type(error).__name__}: {_first_line(error)}", traceback.format_exc())
+            return Failure(f"does not fit into the memory of a worker ({first_line(error)})")
+        return Failure(f"{type(error).__name__}: {first_line(error)}", traceback.format_exc())
 
 
 def _own_versions() -> dict[str, str]:
