@@ -271,7 +271,10 @@ class _Crew(Generic[Item, Result]):
             self._hand_out(rest)
             if not self._waiting and not any(call.piece for call in self._calls.values()):
                 return
-            ready, _ = self.ray.wait(list(self._calls), timeout=_LOOK)
+            calls = list(self._calls)
+            ready, _ = self.ray.wait(calls, timeout=_LOOK)
+            if ready:  # perhaps more than one
+                ready, _ = self.ray.wait(calls, num_returns=len(calls), timeout=0)
             self._check_that_one_can_work()
             for done in ready:
                 ended = self._settle(done)

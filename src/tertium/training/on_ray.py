@@ -61,7 +61,7 @@ def train_on_ray(
             f"{address}: training is started on a machine of the cluster itself, with --address auto"
         )
     near = next(place for place in run.absolute().parents if place.is_dir())
-    with joined(address) as cluster, passing_folder(near) as scratch:
+    with passing_folder(near) as scratch, joined(address) as cluster:
         told = cluster.queue()
         order = Order(run, given, _began(run), os.getcwd(), told)
         each = cluster.room_for(workers, gpus=_device(run, given) != "cpu")
@@ -69,7 +69,7 @@ def train_on_ray(
         fitting = Thread(target=_fit, args=(order, workers, each, scratch, failed), daemon=True)
         fitting.start()  # not the main thread, where Ray would take over Ctrl-C
         _listen(told, fitting, progress or Progress())
-        if failed and not RunFolder(run).summary():
+        if failed:
             reason = first_line(failed[0])
             raise InputError(f"{run}: Ray Train gave up ({reason}); when that is mended, go on with --resume")
 
