@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -90,18 +91,22 @@ def test_ray_is_not_installed(monkeypatch):
 
 
 @contextmanager
-def machines(*cores, **settings):
-    """Start a Ray node for each number of cores; the first has the driver. Give them."""
+def machines(*cores):
+    """Start a Ray node for each number of cores; the first has the driver. Give them.
+
+    They have a folder of their own, so that no other command takes them for the cluster of this machine; its
+    name is short, for sockets are in it.
+    """
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster()
-    try:
-        yield (
-            cluster,
-            [cluster.add_node(num_cpus=count, include_dashboard=False, **settings) for count in cores],
-        )
-    finally:
-        cluster.shutdown()
+    short = tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
+    with short as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RAY_TMPDIR", folder)
+        cluster = Cluster()
+        try:
+            yield cluster, [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cores]
+        finally:
+            cluster.shutdown()
 
 
 @pytest.mark.slow
@@ -189,7 +194,7 @@ def test_no_space_for_a_result(monkeypatch):
 
 
 @pytest.mark.slow
-def test_addresses_without_ray():
+def test_addresses_without_ray(tmp_path, monkeypatch):
     class Silent(SimpleHTTPRequestHandler):
         def log_message(self, *_):
             pass
@@ -206,6 +211,7 @@ def test_addresses_without_ray():
     finally:
         server.shutdown()
     assert time.monotonic() - began < 120
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # not the cluster of another command
     with pytest.raises(InputError, match=r"^no Ray cluster runs on this machine"), joined("auto"):
         pass
 
