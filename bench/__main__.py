@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from bench import (
+    cluster,
     engine,
     inference,
     json_size,
@@ -48,6 +49,7 @@ PARTS = {
     "threads": threads,
     "load": load,
     "together": together,
+    "cluster": cluster,
 }
 RESULTS = Path(__file__).with_name("results.json")
 

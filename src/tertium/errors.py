@@ -11,6 +11,10 @@ class InputError(ValueError):
     """
 
 
+class LostProcess(InputError):
+    """Another of the processes that train together has ended, or does not answer."""
+
+
 class SaidElsewhere(Exception):  # it tells of an error, and is none
     """Another process has reported the error: this one ends silently."""
 

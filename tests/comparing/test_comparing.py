@@ -19,6 +19,7 @@ from tertium.comparing import (
     compare,
     half_interval,
     markdown,
+    on_this_machine,
     rows_from,
     summarise,
     write_results,
@@ -52,6 +53,7 @@ def work(tmp_path, rng):
 def run(work, out, methods="negative", schemes="random:0.5", **options):
     given = {"settings": QUICK, "seeds": 1, "jobs": 1} | options
     columns = columns_from(schemes, given.pop("files", []))
+    given.setdefault("pool", on_this_machine(given.pop("jobs")))
     return compare(work, out, rows=rows_from(methods), columns=columns, **given)
 
 

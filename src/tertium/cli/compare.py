@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from tertium.cli.engines import Actors, Address, Engine, EngineChoice, check_engine
 from tertium.cli.shared import LabelsFile, Unlisted, UnlistedChoice, command_line, reads_labels, say, watching
 from tertium.config import SCHEMES
+from tertium.errors import InputError
 
 
 @reads_labels
@@ -41,6 +43,9 @@ def compare(
         bool, typer.Option("--every-epoch", help="Also keep the test mAP after each epoch.")
     ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells at once (default: one a core).")] = None,
+    engine: EngineChoice = Engine.local,
+    address: Address = None,
+    actors: Actors = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     settings: Annotated[
         list[str] | None,
@@ -59,6 +64,9 @@ def compare(
       tertium compare --labels labels.csv --unlisted absent --features x.npy --out results/
       --methods negative,ll_r:delta=0.1/0.2/0.4,selective:k=3,top=0.1 --search 10
 
+      tertium compare --labels labels.csv --unlisted absent --features x.npy --out results/
+      --engine ray --address auto
+
     The labels need the splits train and test, and should be full. Nothing is chosen on test labels: epochs,
     and with --search hyper-parameters, are chosen on the known labels of a validation part. Finished cells
     are skipped, so a comparison that was stopped continues. Writes table.md, table.svg, results.csv,
@@ -67,6 +75,9 @@ def compare(
     from tertium.cli.models import settings_of
     from tertium.reporting import compare as compare_methods
 
+    check_engine(engine, address=address, actors=actors)
+    if engine is Engine.ray and jobs is not None:
+        raise InputError("--jobs is of --engine local; with Ray say --actors")
     with watching() as progress:
         done = compare_methods(
             labels,
@@ -82,6 +93,9 @@ def compare(
             clean_validation=clean_validation,
             every_epoch=every_epoch,
             jobs=jobs,
+            engine=engine.value,
+            address=address,
+            actors=actors,
             unlisted=unlisted.value,
             settings=settings_of(None, settings),
             command=command_line(),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tertium.cli.engines import Address, Engine, EngineChoice, check_engine
 from tertium.cli.processes import started, together, watching_first
 from tertium.cli.shared import (
     LABELS_HELP,
@@ -27,6 +27,7 @@ from tertium.cli.shared import (
     say,
     say_damaged,
     say_predicted,
+    watching,
     words_of,
     writes_files,
 )
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tertium.metrics.evaluation import Evaluation
     from tertium.runs import RunData
     from tertium.training.session import Outcome
+    from tertium.training.tracking import Trackers
 
 Devices = Annotated[
     int, typer.Option(min=1, help="Processes on this machine that share the images, one for each device.")
@@ -63,6 +65,11 @@ def train(
     ] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Processes on this machine, one for each device.")
+    ] = None,
+    engine: EngineChoice = Engine.local,
+    address: Address = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="With --engine ray: processes that train.")
     ] = None,
     truth: Annotated[
         Path | None,
@@ -92,6 +99,8 @@ def train(
 
       torchrun --nproc-per-node 4 -m tertium train --labels labels.csv --images photos/ --out runs/four
 
+      tertium train --labels labels.csv --images photos/ --out runs/four --engine ray --workers 4
+
     The labels' split "train" is used if there is one, and "val" for validation; otherwise all images are
     used, with a share of them for validation that their names and the seed decide. Training stops early on
     the known labels of the validation part. Ctrl-C writes a checkpoint and stops; a checkpoint is also
@@ -101,34 +110,45 @@ def train(
     from tertium.processes import rank
     from tertium.runs import RunFolder
 
+    check_engine(engine, address=address, workers=workers)
     place = resume or out or Path()
     if config is not None and out is not None:
         keep_inputs(RunFolder(out).made_by_training(), [config])
+    given: dict[str, Any] | None = None
+    if resume is None:
+        given = {
+            "labels": _needed("--labels", labels),
+            "out": _needed("--out", out),
+            "images": images,
+            "features": features,
+            "config": settings_of(config, settings, method=method, devices=devices, log=log),
+            "unlisted": unlisted.value,
+            "classes": classes,
+            "overwrite": overwrite,
+            "truth": truth,
+            "skip_damaged": skip_damaged,
+        }
+    elif skip_damaged or any(
+        each is not None
+        for each in (labels, out, images, features, method, config, classes, truth, log, settings)
+    ):
+        raise InputError("--resume goes on with what the run began with; only --devices may change")
+    trackers: Trackers | None = None
     try:
-        if resume is not None:
-            beside = labels, out, images, features, method, config, classes, truth, log, settings
-            outcome = _go_on(resume, devices, (*beside, skip_damaged or None))
+        if engine is Engine.ray:
+            _train_on_ray(place, given, devices, workers, address)
         else:
-            outcome = _begin(
-                _needed("--labels", labels),
-                _needed("--out", out),
-                images=images,
-                features=features,
-                config=settings_of(config, settings, method=method, devices=devices, log=log),
-                unlisted=unlisted.value,
-                classes=classes,
-                overwrite=overwrite,
-                truth=truth,
-                skip_damaged=skip_damaged,
-            )
+            trackers = _train_here(place, given, devices).trackers
     except Stopped as stop:
         if rank() == 0:
             kept = "; a checkpoint is written" if stop.kept else " before the first step"
             say(f"Stopped{kept}. Go on with: tertium train --resume {place}")
         raise typer.Exit(128 + stop.number) from None
     if rank() == 0:
-        show_summary(console(), outcome.summary, place)
-        outcome.trackers.attach(_write_page(place))
+        show_summary(console(), RunFolder(place).summary(), place)
+        page = _write_page(place)
+        if trackers is not None:
+            trackers.attach(page)
         _say_next(place)
 
 
@@ -138,13 +158,39 @@ def _needed(option: str, given: Path | None) -> Path:
     return given
 
 
-def _begin(labels: Path, out: Path, *, classes: Path | None, **given: Any) -> Outcome:
-    from tertium.labels.readers import read_classes
-    from tertium.training.train import train as run_training
+def _train_here(run: Path, given: dict[str, Any] | None, devices: int | None) -> Outcome:
+    """Begin a run with what is ``given``, or go on with one."""
+    from tertium.training.train import resume
+    from tertium.training.train import train as begin
 
-    names = None if classes is None else read_classes(classes)
     with watching_first() as progress:
-        return run_training(labels, out=out, classes=names, progress=progress, **given)
+        if given is None:
+            return resume(run, devices=devices, progress=progress)
+        return begin(progress=progress, **_with_names(given))
+
+
+def _train_on_ray(
+    run: Path,
+    given: dict[str, Any] | None,
+    devices: int | None,
+    workers: int | None,
+    address: str | None,
+) -> None:
+    from tertium.training.on_ray import train_on_ray
+
+    if workers is None or devices is not None:
+        raise InputError("with --engine ray say how many processes train: --workers N, and not --devices")
+    with watching() as progress:
+        named = None if given is None else _with_names(given)
+        train_on_ray(run, named, workers=workers, address=address, progress=progress)
+
+
+def _with_names(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what is given with the names of the classes, for the file that lists them."""
+    from tertium.labels.readers import read_classes
+
+    file = given["classes"]
+    return {**given, "classes": None if file is None else read_classes(file)}
 
 
 def _say_next(run: Path) -> None:
@@ -192,16 +238,6 @@ def settings_of(config: Path | None, words: list[str] | None, **options: Any) ->
     values: dict[str, Any] = read_config(config) if config else {}
     values |= parse_overrides(words or [])
     return values | {name: value for name, value in options.items() if value is not None}
-
-
-def _go_on(run: Path, devices: int | None, beside: Sequence[object]) -> Outcome:
-    """Resume a run; of the other options that a run begins with, none may be given ``beside``."""
-    from tertium.training.train import resume
-
-    if any(given is not None for given in beside):
-        raise InputError("--resume goes on with what the run began with; only --devices may change")
-    with watching_first() as progress:
-        return resume(run, devices=devices, progress=progress)
 
 
 @reads_labels

@@ -6,7 +6,7 @@
 
 from tertium.comparing.cells import Cell, Work
 from tertium.comparing.rows import Column, Row, columns_from, rows_from
-from tertium.comparing.running import Comparison, compare
+from tertium.comparing.running import Comparison, compare, on_ray, on_this_machine
 from tertium.comparing.table import (
     ABOUT,
     CEILING,
@@ -34,6 +34,8 @@ __all__ = [
     "half_interval",
     "markdown",
     "mean_over",
+    "on_ray",
+    "on_this_machine",
     "rows_from",
     "summarise",
     "write_results",

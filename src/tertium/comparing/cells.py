@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from tertium import methods
 from tertium.data.batches import FeatureLoader, Order
 from tertium.data.feature_files import feature_names, load_features
 from tertium.errors import InputError, did_you_mean
-from tertium.files import write_sealed
+from tertium.files import read_sealed, write_sealed
 from tertium.labels import Labels
 from tertium.labels.opening import open_labels
 from tertium.labels.readers import LabelFile, read_labels
@@ -220,8 +221,19 @@ class Task:
     may_fail: bool = False  # a trial that draws unlucky values counts as tried
 
 
+def is_done(task: Task) -> bool:
+    """Return whether a cell has been trained, by whomever; `InputError` if its file was changed."""
+    if not task.place.is_file():
+        return False
+    figures = read_sealed(task.place)
+    return not task.watched or figures["score"] is None or "epochs" in figures
+
+
 def train_cell(work: Work, fingerprint: str, task: Task) -> None:
     """Train a cell and write its figures; test labels are looked at when nothing depends on them any more."""
+    with suppress(InputError):  # a damaged one is trained again
+        if is_done(task):  # by another comparison into this folder, or by a worker that was lost since
+            return
     torch.set_num_threads(1)
     data = opened(work, fingerprint)
     cell = task.cell

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tertium.comparing.cells import Cell, Data, Task, Work, opened, train_cell
+from tertium.comparing.cells import Cell, Data, Task, Work, is_done, opened, train_cell
 from tertium.comparing.rows import Column, Row, apart, described, resolved
 from tertium.comparing.search import trial_settings
 from tertium.errors import InputError
@@ -74,7 +75,7 @@ def compare(
     search: int = 1,
     clean: bool = False,
     every_epoch: bool = False,
-    jobs: int | None = None,
+    pool: AbstractContextManager[Pool] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Train every cell that is not done yet, and return the figures of all.
@@ -84,7 +85,7 @@ def compare(
     labels of seed 0, the highest score on known validation labels wins, and the other seeds take it over.
     ``clean`` chooses epochs and trials once more, on full validation labels. ``every_epoch`` keeps the test
     score of each epoch. A cell's training sees no test label. What is done is in ``out``/cells, so a
-    comparison that was stopped goes on.
+    comparison that was stopped goes on. ``pool`` says where cells are trained: `on_this_machine`, `on_ray`.
     """
     progress = progress or Progress()
     lines = _lines(rows, columns, settings or {})
@@ -96,7 +97,7 @@ def compare(
     place = out / CELLS / fingerprint[:12]
     make_folder(place)
     run = _Run(place, progress, watched=clean or every_epoch)
-    with _trainer(work, fingerprint, jobs, progress) as train_all:
+    with _trainer(work, fingerprint, pool or on_this_machine(), progress) as train_all:
         trials = [(line, trial) for line in lines for trial in range(1, search + 1) if search > 1]
         if trials:
             more = len(lines) * (seeds - 1) * (1 + clean)
@@ -152,8 +153,9 @@ class _Run:
         tasks: dict[Path, Task] = {}  # two rows may mean the same cell
         for item in wanted:
             path = self._path(*item)
-            if not self._done(path):
-                tasks[path] = Task(self._cells[item], path, self._watched, may_fail=item[2] > 1)
+            task = Task(self._cells[item], path, self._watched, may_fail=item[2] > 1)
+            if not self._done(task):
+                tasks[path] = task
         return list(tasks.values())
 
     def figures(self, line: _Line, seed: int, trial: int) -> Figures:
@@ -174,16 +176,13 @@ class _Run:
             self._cells[item] = line.cell(seed, trial)
         return self._place / self._cells[item].name
 
-    def _done(self, path: Path) -> bool:
+    def _done(self, task: Task) -> bool:
         """Return whether a cell has been trained, and its file is as it was written."""
-        if not path.is_file():
-            return False
         try:
-            figures = read_sealed(path)
+            return is_done(task)
         except InputError as error:
             self._progress.note(f"{error}; the cell is trained again")
             return False
-        return not self._watched or figures["score"] is None or "epochs" in figures
 
 
 def _best(run: _Run, line: _Line, search: int, judge: Callable[[Figures], float | None]) -> int:
@@ -227,28 +226,70 @@ def _tried(figures: Figures, chosen: int, cleanly: int | None) -> Figures:
     }
 
 
+Pool = Callable[[Callable[[Task], None], list[Task]], Iterator[None]]  # calls a function with every task
+
+
 @contextmanager
 def _trainer(
-    work: Work, fingerprint: str, jobs: int | None, progress: Progress
+    work: Work, fingerprint: str, pool: AbstractContextManager[Pool], progress: Progress
 ) -> Iterator[Callable[[str, list[Task]], None]]:
     """Give what trains cells, several at once; processes keep their data from cell to cell."""
+    with pool as run:
+
+        def train_all(what: str, tasks: list[Task]) -> None:
+            progress.start(what, len(tasks), "cells")
+            for _ in run(partial(train_cell, work, fingerprint), tasks):
+                progress.advance()
+
+        try:
+            yield train_all
+        finally:
+            opened.cache_clear()
+
+
+@contextmanager
+def on_this_machine(jobs: int | None = None) -> Iterator[Pool]:
+    """Train so many cells at once in processes of this machine: one a core, if nothing is said."""
     jobs = jobs or os.cpu_count() or 1
     pool = ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else None
 
-    def train_all(what: str, tasks: list[Task]) -> None:
-        progress.start(what, len(tasks), "cells")
+    def run(train: Callable[[Task], None], tasks: list[Task]) -> Iterator[None]:
         if pool is None or len(tasks) == 1:
-            for task in tasks:
-                train_cell(work, fingerprint, task)
-                progress.advance()
+            yield from map(train, tasks)
             return
-        for done in as_completed([pool.submit(train_cell, work, fingerprint, task) for task in tasks]):
-            done.result()
-            progress.advance()
+        for done in as_completed([pool.submit(train, task) for task in tasks]):
+            yield done.result()
 
     try:
-        yield train_all
+        yield run
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)  # after a mistake nobody waits for the rest
-        opened.cache_clear()
+
+
+@contextmanager
+def on_ray(address: str | None = None, actors: int | None = None) -> Iterator[Pool]:
+    """Train cells in so many actors of a Ray cluster: one for each of its cores, if nothing is said.
+
+    All its machines must see the data and the folder of the results at the same paths.
+    """
+    from tertium.jobs.cluster import Failure, joined
+
+    with ExitStack() as held:
+        cluster = cache(lambda: held.enter_context(joined(address)))  # which takes a while: not for nothing
+
+        def run(train: Callable[[Task], None], tasks: list[Task]) -> Iterator[None]:
+            if not tasks:
+                return
+            workers = actors or cluster().cores()
+            for task, found in cluster().run(lambda: train, tasks, workers=workers):
+                if isinstance(found, Failure):
+                    raise RuntimeError(found.trace) if found.trace else InputError(found.reason)
+                if not task.place.is_file():
+                    raise InputError(
+                        f"{task.place}: was written on another machine, and is not seen here; "
+                        "choose an --out that all machines of the cluster share"
+                    )
+                yield None
+
+        yield run

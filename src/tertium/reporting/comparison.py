@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,6 +20,8 @@ from tertium.comparing import (
     check_folder,
     columns_from,
     mean_over,
+    on_ray,
+    on_this_machine,
     rows_from,
     summarise,
     write_results,
@@ -65,6 +67,9 @@ def compare(
     clean_validation: bool = False,
     every_epoch: bool = False,
     jobs: int | None = None,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    actors: int | None = None,
     unlisted: Unlisted = "unknown",
     settings: Mapping[str, Any] | None = None,
     command: str | None = None,
@@ -73,8 +78,9 @@ def compare(
     """Train every method under every scheme, on the same hidden labels; write tables, a figure and a page.
 
     The labels need the splits train and test, and should be full. Nothing is chosen on test labels. Finished
-    work stays in ``out``, so a comparison that was stopped continues. `tertium compare --help` explains the
-    rest.
+    work stays in ``out``, so a comparison that was stopped continues. The engine "ray" trains in so many
+    ``actors`` of a Ray cluster, started here or joined at its ``address``. `tertium compare --help` explains
+    the rest.
     """
     out = Path(out)
     columns = columns_from(schemes, [Path(file) for file in partial])
@@ -94,7 +100,7 @@ def compare(
         search=search,
         clean=clean_validation,
         every_epoch=every_epoch,
-        jobs=jobs,
+        pool=on_ray(address, actors) if engine == "ray" else on_this_machine(jobs),
         progress=progress,
     )
     names = [column.name for column in columns]

@@ -27,7 +27,7 @@ from tertium.data.inputs import Features, Images, open_inputs
 from tertium.data.likeness import Taught
 from tertium.data.pictures import damaged
 from tertium.data.sources.opening import is_place, open_source
-from tertium.errors import InputError, some
+from tertium.errors import InputError, LostProcess, some
 from tertium.hub import pinned
 from tertium.labels import Labels
 from tertium.labels.describe import setting_of_training
@@ -283,7 +283,7 @@ def _session(
             yield session
         except RuntimeError as error:
             if world() > 1 and lost(error):
-                raise InputError(
+                raise LostProcess(
                     f"process {rank()} ends, for another has ended or has not answered; "
                     "when that is mended, go on with --resume"
                 ) from None

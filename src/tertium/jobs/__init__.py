@@ -1,0 +1,1 @@
+"""Large work in parts, on this machine or on several."""
