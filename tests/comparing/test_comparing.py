@@ -242,7 +242,7 @@ def test_a_method_that_cannot_learn_has_a_reason(work, tmp_path):
     assert found.cells[-1]["score"] is None
     assert "absent" in found.cells[-1]["reason"]
     write_results(tmp_path, found, ["single_positive"])
-    assert f"- `ignore`, single_positive: {found.cells[-1]['reason']}" in (tmp_path / "table.md").read_text()
+    assert f"- `ignore` (single_positive): {found.cells[-1]['reason']}" in (tmp_path / "table.md").read_text()
 
 
 def test_settings_of_one_method(work, tmp_path):

@@ -203,10 +203,13 @@ def about(found: Comparison) -> dict[str, int]:
 
 
 def _reasons(cells: Sequence[Figures]) -> str:
-    """Return why there are dashes in the table."""
-    lines = {
-        f"- `{cell['method']}`, {cell['scheme']}: {cell['reason']}\n" for cell in cells if cell.get("reason")
-    }
+    """Return why there are dashes in the table: a line for each method, with the reason of its first cell."""
+    found: dict[str, tuple[list[str], str]] = {}
+    for cell in cells:
+        if cell.get("reason"):
+            schemes, _ = found.setdefault(cell["method"], ([], cell["reason"]))
+            schemes += [cell["scheme"]] if cell["scheme"] not in schemes else []
+    lines = [f"- `{method}` ({', '.join(schemes)}): {why}\n" for method, (schemes, why) in found.items()]
     return "\n" + "".join(sorted(lines)) if lines else ""
 
 
