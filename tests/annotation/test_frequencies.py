@@ -140,6 +140,35 @@ def test_a_given_number_of_labels_is_met(scene, rng):
         assert estimate(scores, labels, labels_per_image=wanted).labels_per_image == pytest.approx(wanted)
 
 
+def test_how_many_labels_an_image_has_is_surer_than_if_all_classes_err_alike(scene, rng):
+    truth, scores = scene
+    found = estimate(scores, annotated(truth, rng, 0.2, 0.2))
+    few, many = found.per_image
+    assert found.low.sum() < few < true_rate(truth).sum() < many < found.high.sum()
+    for labels, given in (
+        (annotated(truth, rng, 0.3, 0.0), None),  # positives only
+        (annotated(truth, rng, 0.2, 0.2), 1.5),
+        (Labels.from_dense(truth), None),
+    ):
+        assert estimate(scores, labels, labels_per_image=given).per_image is None
+
+
+def test_labels_that_are_known_together_count_for_less(rng):
+    """Half of the images have all labels, the others none: a hundred whole images say less than the like
+    number of single labels."""
+    truth = np.where(rng.random((1000, 1)) < 0.5, 1, -1) * np.ones((1, CLASSES), dtype=int)
+    rate, own, known = np.full(CLASSES, 0.5), np.zeros(CLASSES), np.full(CLASSES, 0.1)
+    width = {}
+    for name, kept in (("whole", rng.random((1000, 1)) < 0.1), ("single", rng.random(truth.shape) < 0.1)):
+        few, many = frequencies._per_image(Labels.from_dense(truth * kept), 1000, rate, own, known)
+        assert few < 6 < many
+        error = np.log(many / few) / 2 / 1.96
+        width[name] = np.sqrt(error**2 - frequencies._COMMON_ERROR**2)
+    # An image is known to be full once in twenty, or has 1.2 known labels on average, or none, half the time.
+    assert width["whole"] == pytest.approx(np.sqrt(20 - 1) / np.sqrt(1000), rel=0.3)
+    assert width["single"] < 0.5 * width["whole"]
+
+
 def test_only_the_order_of_images_and_classes_changes_with_theirs(scene, rng):
     truth, scores = scene
     labels = annotated(truth, rng, 0.3, 0.1)

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import shutil
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -269,17 +268,18 @@ def test_answers_are_the_truth_and_counted(world):
     assert (answered.dense()[rows, columns] == full.dense()[rows, columns]).all()
 
 
-def test_known_labels_are_counted_and_checked(world, monkeypatch):
-    """Of 600 × 6 labels, those of two classes are all but certain, one of them wrongly."""
+def test_known_labels_are_counted_and_checked(world):
+    """Unknown labels of two classes are all but certain, some of them wrongly; of the others, nothing is."""
     _, labels, full = world
     chances = np.full((600, 6), 0.5, dtype=np.float32)
     chances[:, 0], chances[:, 1] = 0.96, 0.04
-    ready = SimpleNamespace(blocks=lambda: iter([(None, labels.dense(), chances)]))
-    monkeypatch.setattr(simulating, "Prepared", SimpleNamespace(of_run=lambda *_, **__: ready))
-    known, right = simulating._known(Path("run"), labels, full, np.empty((600, 8)))
-    given, true = labels.dense() != 0, full.dense() > 0
+    values = labels.dense()
+    blocks = [(None, values[part], chances[part]) for part in (slice(0, 400), slice(400, 600))]
+    known, right, error = simulating._known(SimpleNamespace(blocks=lambda: iter(blocks)), full)
+    given, true = values != 0, full.dense() > 0
     assert known == given.sum() + (~given[:, :2]).sum()
     assert right == given.sum() + (~given[:, 0] & true[:, 0]).sum() + (~given[:, 1] & ~true[:, 1]).sum()
+    assert error == pytest.approx((np.where(given, 0, chances - true) ** 2).mean())
 
 
 def test_what_was_foretold_is_compared_with_what_came(world):
@@ -305,11 +305,11 @@ def test_what_was_foretold_is_compared_with_what_came(world):
 
 def test_points_are_averaged_over_seeds():
     points = [
-        Point("random", 0, 10, 4, 0.5, 100, 90),
-        Point("random", 1, 10, 2, 0.7, 140, 120),
-        Point("tertium", 0, 10, 1, 0.1, 1, 0),
+        Point("random", 0, 10, 4, 0.5, 100, 90, 0.1),
+        Point("random", 1, 10, 2, 0.7, 140, 120, 0.3),
+        Point("tertium", 0, 10, 1, 0.1, 1, 0, 1.0),
     ]
-    assert averaged(points, "random") == [pytest.approx((10, 0.3, 0.6, 120, 105 / 120))]
+    assert averaged(points, "random") == [pytest.approx((10, 0.3, 0.6, 120, 105 / 120, 0.2))]
 
 
 # ---- the command -------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_the_command_simulates(world, tmp_path, tertium):
     code, out, _ = tertium("rehearse", *data, *options)
     assert code == 0
     assert "mAP, uncertainty" in out
-    assert "known, own label" in out
+    assert "known, others" in out
     assert "Forecasts: 1 were made of the next answers" in out  # after half of 60; before, there are too few
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"asked.csv", "asked.svg", "asked-forecasts.csv"}

@@ -59,6 +59,9 @@ class Frequencies:
     present: Floats  # [C] e⁺: the probability that a present label is known
     absent: Floats  # [C] e⁻: the probability that an absent label is known
     spread: float  # between classes, of log e⁺
+    # 95 % interval of the number of labels in an image; None where classes may all err alike, and it lies
+    # between the sums of ``low`` and ``high``.
+    per_image: tuple[float, float] | None = None
 
     @property
     def labels_per_image(self) -> float:
@@ -109,7 +112,27 @@ def estimate(
         for shift in (0.0, error, -np.sqrt(error**2 + choice**2))
     )
     known_by = propensities(labels, _rate(intended, present, hidden, len(labels)))
-    return Frequencies(rate, low, high, *known_by, spread)
+    per_image, unknown = None, hidden > 0
+    if labels_per_image is None and unknown.any() and (at_random[unknown] > 0.5).all():
+        per_image = _per_image(labels[chosen], len(labels), rate, deviation, known_by[0])
+    return Frequencies(rate, low, high, *known_by, spread, per_image)
+
+
+def _per_image(
+    some: Labels, images: int, rate: Floats, deviation: Floats, known: Floats
+) -> tuple[float, float]:
+    """Return the 95 % interval of the number of labels in an image, if known ones are a sample of all.
+
+    Labels of an image go together, and may be known together. So what is counted is how far whole images
+    differ: each known label stands for 1/e⁺ present ones. Other errors of a class are its own.
+    """
+    rows, columns, values = some.coo()
+    there = values > 0
+    sums = np.bincount(rows[there], 1 / np.maximum(known[columns[there]], _FLOOR), minlength=len(some))
+    total = max(float(rate.sum()), _FLOOR)
+    variance = sums.var() / images + ((rate * deviation) ** 2).sum()
+    error = 1.96 * np.sqrt(_COMMON_ERROR**2 + variance / total**2)
+    return float(total * np.exp(-error)), float(total * np.exp(error))
 
 
 def propensities(labels: Labels, rate: Floats) -> tuple[Floats, Floats]:

@@ -123,6 +123,9 @@ def suggest(
     answers: AnswersFile = None,
     budget: Annotated[int, typer.Option(min=1, help="How many questions.")] = 500,
     per_image: Annotated[int, typer.Option(min=1, help="At most so many about one image.")] = 1,
+    others: Annotated[
+        bool, typer.Option("--others", help="Count what an answer tells about other labels of its image too.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where the questions go, .csv.")] = Path("questions.csv"),
 ) -> None:
     """Say which unknown labels to ask a person about next.
@@ -133,8 +136,9 @@ def suggest(
 
     A question is worth more if its answer cannot be predicted, if little is known about the class, and if the
     frequency of the class is uncertain; each further question about a class is worth less. With --per-image
-    the questions about one image are asked together. `tertium rehearse` tries this order on labels that are
-    known.
+    the questions about one image are asked together. With --others, where labels go together, an answer also
+    counts for what it tells about the image's other labels; it was not found to gain anything
+    (docs/auto.md). `tertium rehearse` tries both orders on labels that are known.
     """
     from tertium.cli.terminal import counted
     from tertium.labelling.suggesting import suggest as suggest_questions
@@ -150,6 +154,7 @@ def suggest(
             answers=answers,
             budget=budget,
             per_image=per_image,
+            others=others,
             out=out,
             progress=progress,
         )
@@ -181,10 +186,10 @@ def rehearse(
 
       tertium rehearse --labels full.csv --unlisted absent --features x.npy --out asked.csv
 
-    The order of `tertium suggest` is compared with the same order as if an answer told about its own label
-    alone, with uncertainty sampling and with chance: by mAP on images that are not asked about, and by how
-    many labels of the others are known: given, answered, or not more than 5 % from certain. A file beside the
-    figures has what was foretold of the next answers, and what came.
+    The order of `tertium suggest` is compared with that of --others, with uncertainty sampling and with
+    chance: by mAP on images that are not asked about, and by how many labels of the others are known before
+    the next training: given, answered, or not more than 5 % from certain. A file beside the figures has what
+    was foretold of the next answers, and what came.
     """
     from tertium.cli.terminal import percent, table
     from tertium.labelling.simulating import RULES, averaged, forecasts_file

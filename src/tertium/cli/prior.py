@@ -112,8 +112,10 @@ def _show(labels: Labels, found: Frequencies, columns: dict[str, list[Any]]) -> 
 def _doubt(labels: Labels, found: Frequencies) -> str:
     """Say between which numbers of labels the truth may lie, and what either would mean."""
     seen = labels.class_counts[0].sum() / len(labels)
-    few, many = found.low.sum(), found.high.sum()
+    few, many = found.per_image or (found.low.sum(), found.high.sum())
     told = f"If all classes err alike, between {few:.2f} and {many:.2f}"
+    if found.per_image is not None:
+        told = f"Between {few:.2f} and {many:.2f}, by a 95 % interval"
     if few > 0:
         told += f": {min(seen / few, 1):.0%} or {min(seen / many, 1):.0%} of what is present would be known"
     return f"{told}."

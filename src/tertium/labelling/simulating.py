@@ -32,8 +32,8 @@ from tertium.training.train import train
 
 Whole = npt.NDArray[np.int64]
 _HELD_OUT = 0.25  # share of the images that judge a simulation, unless there is a split for that
-# As `suggest` asks; the same without what answers tell about other labels; nearest to one half; by chance.
-RULES = ("tertium", "own label", "uncertainty", "random")
+# As `suggest` asks; the same with what answers tell about other labels; nearest to one half; by chance.
+RULES = ("tertium", "others", "uncertainty", "random")
 _SURE = 0.05  # a label is known if it was given or answered, or if its chance is so near to 0 or 1
 _LOOKS = (0.1, 0.25, 0.5)  # after which shares of a round's answers the rest of them is foretold
 
@@ -63,8 +63,9 @@ class Point:
     answers: int
     present: int  # of them
     map: float  # on images that were never asked about, with full labels
-    known: int  # labels of the images that are asked about: given, answered, or all but certain, …
+    known: int  # labels of the images that are asked about: given, answered, or all but certain then, …
     right: int  # … and how many of them are what they are taken for
+    error: float  # mean squared, of the chances of all these labels
     foretold: tuple[Foretold, ...] = ()  # during the last answers; only where questions have probabilities
 
 
@@ -134,28 +135,31 @@ def simulate(
     hidden = scheme.apply(training, seed)
     points = []
     with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
-        reached: dict[Path, tuple[float, int, int]] = {}
+        scores: dict[Path, float] = {}
 
         def fitted(labels: Labels) -> Path:
             """Train on these labels, unless it was done: rules may ask the same."""
             place = Path(folder) / labels.fingerprint()
-            if place not in reached:
+            if place not in scores:
                 trained = train(labels, features=inputs, out=place, method="auto", seed=seed).trained
-                score = trained.evaluate(held_out, features=held_inputs).map_c
-                reached[place] = score, *_known(place, labels, training, inputs)
+                scores[place] = trained.evaluate(held_out, features=held_inputs).map_c
             return place
 
         for rule in RULES:
             labels, run, present = hidden, fitted(hidden), 0
-            points.append(Point(rule, seed, 0, 0, *reached[run]))
+            ready = Prepared.of_run(run, labels, features=inputs)
+            points.append(Point(rule, seed, 0, 0, scores[run], *_known(ready, training)))
             for number in range(1, rounds + 1):
                 progress.note(f"{rule}, round {number} of {rounds}: {100 * points[-1].map:.1f} mAP so far")
+                ready = Prepared.of_run(run, labels, features=inputs)
                 asked = _asked(rule, run, labels, inputs, budget, per_image, (seed, number))
                 foretold = _foretold(asked, training, number)
                 labels, more = _answered(labels, training, asked.rows, asked.columns)
+                # Known at once, before anything is trained again: that changes all chances.
+                told = _known(dataclasses.replace(ready, labels=labels), training)
                 present, run = present + more, fitted(labels)
                 answers = labels.known - hidden.known
-                points.append(Point(rule, seed, answers, present, *reached[run], foretold))
+                points.append(Point(rule, seed, answers, present, scores[run], *told, foretold))
     return points
 
 
@@ -204,8 +208,8 @@ def _asked(
     per_image: int,
     seed: tuple[int, int],
 ) -> _Asked:
-    if rule in ("tertium", "own label"):
-        others = rule == "tertium"
+    if rule in ("tertium", "others"):
+        others = rule == "others"
         questions = suggest(run, labels, features=inputs, budget=budget, per_image=per_image, others=others)
         columns = np.array([labels.column(name) for name in questions.labels])
         return _Asked(labels.rows_of(questions.images), columns, questions.probability)
@@ -220,16 +224,16 @@ def _asked(
     return _Asked(rows[kept], columns[kept])
 
 
-def _known(run: Path, labels: Labels, truth: Labels, inputs: npt.NDArray[np.floating]) -> tuple[int, int]:
-    """Return how many labels are known after these, and how many of them are what they are taken for."""
-    known, right, start = 0, 0, 0
-    for _, given, chances in Prepared.of_run(run, labels, features=inputs).blocks():
+def _known(ready: Prepared, truth: Labels) -> tuple[int, int, float]:
+    """Return how many labels are known, how many of them are right, and the mean squared error of all."""
+    known, right, error, start = 0, 0, 0.0, 0
+    for _, given, chances in ready.blocks():
         true = truth.dense(np.arange(start, start + len(given))) > 0
         present = np.where(given == 0, chances, given > 0)
         sure = np.abs(present - 0.5) >= 0.5 - _SURE
         known, right = known + int(sure.sum()), right + int((sure & ((present > 0.5) == true)).sum())
-        start += len(given)
-    return known, right
+        error, start = error + float(((present - true) ** 2).sum()), start + len(given)
+    return known, right, error / (len(truth) * len(truth.classes))
 
 
 def _foretold(asked: _Asked, truth: Labels, number: int) -> tuple[Foretold, ...]:
@@ -304,6 +308,7 @@ class Average(NamedTuple):
     map: float
     known: float
     right: float  # share of what is known
+    error: float
 
 
 def averaged(points: Sequence[Point], rule: str) -> list[Average]:
@@ -312,9 +317,10 @@ def averaged(points: Sequence[Point], rule: str) -> list[Average]:
     found = []
     for answers in sorted({point.answers for point in mine}):
         here = [point for point in mine if point.answers == answers]
-        present, score, known, right = (
+        present, score, known, right, error = (
             float(np.mean([getattr(point, name) for point in here]))
-            for name in ("present", "map", "known", "right")
+            for name in ("present", "map", "known", "right", "error")
         )
-        found.append(Average(answers, present / max(answers, 1), score, known, right / max(known, 1)))
+        right, present = right / max(known, 1), present / max(answers, 1)
+        found.append(Average(answers, present, score, known, right, error))
     return found

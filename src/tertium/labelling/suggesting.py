@@ -231,7 +231,7 @@ def suggest(
     settled: Collection[tuple[str, str]] = (),
     budget: int = 500,
     per_image: int = 1,
-    others: bool = True,
+    others: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Questions:
@@ -239,7 +239,7 @@ def suggest(
 
     ``answers`` are labels that people were asked about before; they are not asked again, and calibrate the
     others (see `complete`). Nor is what is ``settled``, pairs of image and label, whatever it may be.
-    Without ``others`` a question counts for its own label only, whatever it tells about others of its image.
+    With ``others`` a question also counts for what the answer tells about the image's other labels.
     """
     for name, value in (("budget", budget), ("number of questions per image", per_image)):
         if value < 1:
