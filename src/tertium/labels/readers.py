@@ -34,6 +34,7 @@ UNLISTED: tuple[Unlisted, ...] = ("unknown", "absent")
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow")
 _CELLS = {"0", "1", "-1", "0.0", "1.0", "true", "false", "yes", "no"}  # values that are no names
 _SHOWN = 5  # groups of names in a note
+_COMPARED = 2**24  # images whose names are compared; more would take gigabytes
 
 
 @dataclass(frozen=True)
@@ -560,7 +561,7 @@ def _class_notes(labels: Labels) -> list[str]:
 
 def _image_notes(labels: Labels) -> list[str]:
     """Return a note on images that are perhaps one."""
-    alike = look_alike_ids(labels.images)
+    alike = look_alike_ids(labels.images) if len(labels) <= _COMPARED else []
     if not alike:
         return []
     shown = some((f"{one} and {other}" for one, other in alike), 3)
