@@ -95,6 +95,8 @@ def train(
 
       tertium train --labels labels.csv --images 'shards/{000..009}.tar' --out runs/shards
 
+      tertium train --labels wide.csv --positive 1 --negative 0 --unknown -1 --images photos/ --out runs/wide
+
       tertium train --resume runs/first
 
       torchrun --nproc-per-node 4 -m tertium train --labels labels.csv --images photos/ --out runs/four

@@ -358,7 +358,9 @@ class Labels:
 
     def __getitem__(self, rows: Any) -> Labels:
         """Return the images of a slice, an array of row numbers or a Boolean mask."""
-        chosen = np.arange(len(self))[rows]
+        chosen = (
+            np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
+        )
         if chosen.ndim != 1:
             raise TypeError("choose images with a slice, an array of row numbers or a Boolean mask")
         entries, counts = self._gather(chosen)

@@ -34,6 +34,8 @@ UNLISTED: tuple[Unlisted, ...] = ("unknown", "absent")
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow")
 _CELLS = {"0", "1", "-1", "0.0", "1.0", "true", "false", "yes", "no"}  # values that are no names
 _SHOWN = 5  # groups of names in a note
+_WRITTEN = 2**18  # images that are made text at once
+_COMPARED = 2**24  # images whose names are compared; more would take gigabytes
 
 
 @dataclass(frozen=True)
@@ -218,10 +220,11 @@ def write_labels(labels: Labels, path: str | Path) -> None:
         with replacing(path) as temporary:
             pa.parquet.write_table(labels.to_arrow(), temporary)
     elif path.suffix in (".csv", ".tsv"):
-        table = _compact_table(labels)
         options = pa.csv.WriteOptions(delimiter=delimiter(path))
-        with replacing(path) as temporary:
-            pa.csv.write_csv(table, temporary, options)
+        schema = _compact_table(labels[:0]).schema
+        with replacing(path) as temporary, pa.csv.CSVWriter(temporary, schema, write_options=options) as text:
+            for start in range(0, len(labels), _WRITTEN):
+                text.write_table(_compact_table(labels[start : start + _WRITTEN]))
     else:
         raise InputError(f"{path}: labels are written as {', '.join(_SUFFIXES)}")
 
@@ -560,7 +563,7 @@ def _class_notes(labels: Labels) -> list[str]:
 
 def _image_notes(labels: Labels) -> list[str]:
     """Return a note on images that are perhaps one."""
-    alike = look_alike_ids(labels.images)
+    alike = look_alike_ids(labels.images) if len(labels) <= _COMPARED else []
     if not alike:
         return []
     shown = some((f"{one} and {other}" for one, other in alike), 3)
