@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from tertium.data.sources.opening import Place, find, names_in, numbers_of, open
 from tertium.data.sources.source import ImageSource
 from tertium.errors import InputError
 from tertium.progress import Progress
+from tertium.threads import cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -156,7 +156,12 @@ def damaged(place: Place, names: Sequence[str], progress: Progress) -> dict[str,
     return {name: found[name] for name in names if name in found}
 
 
-def _faults(pictures: SourcePictures) -> Iterator[tuple[int, InputError | None]]:
+def faults_in(pictures: Pictures) -> dict[int, str]:
+    """Decode every image once; return by their rows what is wrong with those that cannot be read."""
+    return {row: str(fault) for row, fault in _faults(pictures) if fault is not None}
+
+
+def _faults(pictures: Pictures) -> Iterator[tuple[int, InputError | None]]:
     """Yield each row with what is wrong with its image."""
 
     def check(row: int) -> InputError | None:
@@ -167,7 +172,7 @@ def _faults(pictures: SourcePictures) -> Iterator[tuple[int, InputError | None]]
         return None
 
     # Pillow decodes outside the interpreter lock.
-    return ahead(check, pictures.stored().tolist(), os.cpu_count() or 1)
+    return ahead(check, pictures.stored().tolist(), cores())
 
 
 def ahead(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +18,7 @@ from tertium.data.views import FILTERS, View, resized
 from tertium.errors import InputError
 from tertium.models.onnx_session import is_sealed, session
 from tertium.prediction.predictor import Predictor
+from tertium.threads import cores
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -80,6 +80,11 @@ class Exported(Predictor):
         """Of the images, in pixels; 0 where the model takes features."""
         return self.view.size
 
+    @property
+    def pictures(self) -> bool:
+        """Whether it takes images, and not features."""
+        return self.size > 0
+
     def summary(self) -> dict[str, Any]:
         """Return what the model is, in a few words."""
         takes = {"images": f"{self.size} × {self.size}"} if self.size else {"features": self.width}
@@ -123,6 +128,6 @@ def _image_batches(pictures: Pictures, view: View) -> Iterator[npt.NDArray[np.ui
         return np.asarray(resized(pictures.open(row), view))
 
     # Pillow decodes outside the interpreter lock.
-    decoded = ahead(pixels, range(len(pictures)), os.cpu_count() or 1, _AHEAD)
+    decoded = ahead(pixels, range(len(pictures)), cores(), _AHEAD)
     while batch := [image for _, image in islice(decoded, _IMAGES)]:
         yield np.stack(batch)

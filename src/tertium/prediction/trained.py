@@ -58,6 +58,7 @@ class Trained(Predictor):
     thresholds: npt.NDArray[np.float64]  # [C] above which a class is called present
     workers: int = 0
     frozen: str | None = None  # checksum of the backbone, if it was not trained
+    cached: bool = True  # whether features of a backbone that was not trained are kept for the next time
 
     @property
     def view(self) -> View:
@@ -128,4 +129,4 @@ class Trained(Predictor):
         if backbone is None or self.frozen is None or weights_of(backbone) != self.frozen:
             return None
         device = self.model.head.weight.device
-        return Extractor(backbone, device=device), self.model.on_features()
+        return Extractor(backbone, device=device, cached=self.cached), self.model.on_features()

@@ -85,6 +85,15 @@ class LocalFile:
             raise InputError(f"{self.address}: cannot be read ({error.strerror or error})") from None
 
 
+def version_of(path: str) -> str:
+    """Return what changes when a file on disk does: its size and date; nothing if it is not there."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return ""
+    return f"{about.st_size} {about.st_mtime_ns}"
+
+
 @dataclass(frozen=True)
 class RemoteFile:
     """A file at an address; its blocks are kept on disk, unless there is no room for all that is read."""
