@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import re
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from tertium.cli.engines import Engine
 from tertium.cli.shared import OVERWRITE, Place, say, with_options
 from tertium.errors import InputError
 from tertium.files import keep_files
@@ -23,22 +23,12 @@ _PANEL = "Large jobs: with --out FOLDER/ (docs/scale.md)"
 _IMAGES, _FAILURES = 1024, 10  # the defaults
 
 
-class EngineName(enum.StrEnum):
-    """Who does the work of a job."""
-
-    local = "local"
-    ray = "ray"
-
-
 def _option(kind: Any, name: str, text: str, **how: Any) -> Any:
     return Annotated[kind, typer.Option(name, help=text, rich_help_panel=_PANEL, **how)]
 
 
 _OPTIONS: dict[str, tuple[Any, Any]] = {
-    "engine": (
-        _option(EngineName, "--engine", "Work here, or on a Ray cluster (pip install 'tertium\\[ray]')."),
-        EngineName.local,
-    ),
+    "engine": (_option(Engine, "--engine", "Who works: this process, or a Ray cluster."), Engine.local),
     "address": (
         _option(
             str | None, "--address", "Of the cluster: auto, HOST:PORT, ray://HOST:PORT (default: start one)."
@@ -116,22 +106,22 @@ def large_jobs(*, joins: bool) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _request(out: Place, told: dict[str, Any], overwrite: bool) -> Request:
-    from tertium.jobs.running import Engine, Request
+    from tertium.jobs.running import Request, Workers
     from tertium.jobs.shards import whole_batches
 
     share, shares, together = _share(told["part"])
-    engine = Engine(
+    workers = Workers(
         told["engine"].value,
         told["address"],
         told["actors"],
         told["cpus_per_actor"],
         told["gpus_per_actor"],
     )
-    if shares > 1 and engine.name != "local":
+    if shares > 1 and workers.engine != "local":
         raise InputError("a cluster shares the work by itself: leave out --part, or --engine ray")
     return Request(
         str(out),
-        engine,
+        workers,
         share,
         shares,
         together,

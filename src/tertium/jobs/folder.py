@@ -63,7 +63,7 @@ class Done:
     images: int
     rows: int
     bytes: int
-    sha256: str
+    checksum: str
     damaged: Mapping[str, str]
     notes: Mapping[str, Any]
 
@@ -165,7 +165,7 @@ class JobFolder:
         """Read the rows of a shard."""
         name = _name("parts", done.number, ".parquet")
         content = self.output.read(name)
-        if hashlib.sha256(content).hexdigest() != done.sha256:
+        if hashlib.sha256(content).hexdigest() != done.checksum:
             raise InputError(
                 f"{self.output.place}/{name}: was changed after it was written, or is damaged; "
                 "remove it, and the same command makes it anew"

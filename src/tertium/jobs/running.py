@@ -26,17 +26,17 @@ _POLL = 1.0  # seconds between looks at what other processes have done
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Who does the work: this process with all its cores, or workers in a Ray cluster."""
+class Workers:
+    """Who does the work: this process with all its cores, or processes in a Ray cluster."""
 
-    name: str = "local"
+    engine: str = "local"  # or "ray"
     address: str | None = None  # of a cluster; None starts one on this machine
     actors: int | None = None
     cpus: int | None = None  # for each actor
     gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name == "local" and any((self.address, self.actors, self.cpus, self.gpus)):
+        if self.engine == "local" and any((self.address, self.actors, self.cpus, self.gpus)):
             raise InputError(
                 "--address, --actors, --cpus-per-actor and --gpus-per-actor are about a cluster: "
                 "add --engine ray"
@@ -50,7 +50,7 @@ class Request:
     """Where the parts of a job go, and who makes them."""
 
     out: str
-    engine: Engine = Engine()
+    workers: Workers = Workers()
     share: int = 0  # of the shards, that this process does …
     shares: int = 1  # … of so many
     together: bool = False  # whether one launcher has started the processes of all shares
@@ -136,7 +136,7 @@ def _work(
         return
     progress.start(job.what, len(own), "shards")
     shards = (job.plan.shard(number) for number in own)
-    with _workers(request.engine) as (results, threads):
+    with _hired(request.workers) as (results, threads):
         found = results(_Worker(job.opened, folder, threads), shards)
         with closing(found):
             for shard, ended in found:
@@ -223,18 +223,18 @@ def _said(error: Exception) -> str:
 
 
 @contextmanager
-def _workers(engine: Engine) -> Iterator[tuple[_Results, int | None]]:
+def _hired(workers: Workers) -> Iterator[tuple[_Results, int | None]]:
     """Give what makes results of shards, and how many threads each worker has; None leaves it to them."""
-    if engine.name == "local":
+    if workers.engine == "local":
         yield _here, None
         return
     from tertium.jobs.cluster import joined
 
-    with joined(engine.address) as cluster:
+    with joined(workers.address) as cluster:
         cores = cluster.cores()
-        actors = engine.actors or max(1, cores // (engine.cpus or min(_CORES, cores)))
-        cpus = engine.cpus or max(1, min(_CORES, cores // actors))
-        yield partial(cluster.run, workers=actors, cpus=cpus, gpus=engine.gpus), cpus
+        actors = workers.actors or max(1, cores // (workers.cpus or min(_CORES, cores)))
+        cpus = workers.cpus or max(1, min(_CORES, cores // actors))
+        yield partial(cluster.run, workers=actors, cpus=cpus, gpus=workers.gpus), cpus
 
 
 def _here(make: _Worker, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Ended]]:

@@ -266,9 +266,13 @@ class KnownScores:
         missing = np.isnan(found.values)
         if missing.any():
             first = int(np.argmax(missing))
-            raise _nan(self.names, self._row + int(rows[first]), int(columns[first]))
-        self._held.append(pack(columns, codes_of(values), entries > 0))
-        self._row += len(scores)
+            raise _nan(self.names, self._row + int(found.rows[first]), int(found.columns[first]))
+        self.add_known(len(scores), found.columns, found.values, found.present)
+
+    def add_known(self, rows: int, columns: Counts, values: Scores, present: Flags) -> None:
+        """Keep the scores of all known labels of so many next rows: their classes, values and signs."""
+        self._held.append(pack(columns, codes_of(values), present))
+        self._row += rows
         if sum(keys.size for keys in self._held) >= _HELD:
             self._write()
 
