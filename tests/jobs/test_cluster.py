@@ -99,14 +99,14 @@ def machines(*cores):
     """
     from ray.cluster_utils import Cluster
 
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("RAY_TMPDIR", folder)
-            cluster = Cluster()
-            try:
-                yield cluster, [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cores]
-            finally:
-                cluster.shutdown()
+    short = tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
+    with short as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RAY_TMPDIR", folder)
+        cluster = Cluster()
+        try:
+            yield cluster, [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cores]
+        finally:
+            cluster.shutdown()
 
 
 @pytest.mark.slow
@@ -205,12 +205,14 @@ def test_addresses_without_ray(tmp_path, monkeypatch):
     began = time.monotonic()
     try:
         for address in (place, f"ray://{place}"):
-            with pytest.raises(InputError, match=f"^{address}: no Ray cluster") as told, joined(address):
+            with (
+                pytest.raises(InputError, match=f"^{address}: something answers there, but not Ray$"),
+                joined(address),
+            ):
                 pass
-            assert "\n" not in str(told.value)
     finally:
         server.shutdown()
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 60
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # not the cluster of another command
     with pytest.raises(InputError, match=r"^no Ray cluster runs on this machine"), joined("auto"):
         pass

@@ -1,6 +1,8 @@
 """A job without a model: its parts have the size of each image in bytes."""
 
 import os
+import signal
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +21,18 @@ class Sizes:
     """Work that notes in a file which process did which shard, and obeys names of images."""
 
     notes: str = os.devnull
+    deadly: int = -1  # the shard at which a worker is killed, once
+    seconds: float = 0.0  # that a shard takes
 
     def __call__(self):
         def work(shard):
             inputs = shard.open()
             with open(self.notes, "a", encoding="utf-8") as file:
                 file.write(f"{os.getpid()} {shard.number}\n")
+            time.sleep(self.seconds)
+            if shard.number == self.deadly and not os.path.exists(f"{self.notes}.killed"):
+                open(f"{self.notes}.killed", "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
             if any("damaged" in name for name in inputs.names):
                 raise InputError(f"{shard.title}: has a damaged image")
             if any("odd" in name for name in inputs.names):
@@ -41,10 +49,10 @@ def _size(pictures, row):
         return len(content.read())
 
 
-def sizes(place, notes=os.devnull, images=256, **about):
+def sizes(place, notes=os.devnull, images=256, deadly=-1, seconds=0.0, **about):
     """Return the job on the images of a place."""
     plan = plan_files(str(place), images) or RowPlan(open_inputs(str(place)), images=images)
-    return Job("sizes", about, plan, Sizes(str(notes)))
+    return Job("sizes", about, plan, Sizes(str(notes), deadly, seconds))
 
 
 def rows(finished):

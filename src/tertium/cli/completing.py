@@ -99,9 +99,9 @@ def complete(
     if isinstance(out, Large):
         from tertium.labelling.sharded import complete as complete_parts
 
-        how = {"request": out.request, "joined": out.joined}
+        given |= {"request": out.request, "joined": out.joined}
         with watching_first() as progress:
-            finished, all_of_them = complete_parts(run, labels, images, **how, **given, progress=progress)
+            finished, all_of_them = complete_parts(run, labels, images, **given, progress=progress)
         if not say_ended(finished, "") or all_of_them is None:
             return
         done, place = all_of_them, out.joined or finished.folder.output.place

@@ -14,7 +14,7 @@ from tertium.errors import some
 
 if TYPE_CHECKING:
     from tertium.config import Settings
-    from tertium.labels.readers import LabelFile
+    from tertium.labels.opening import Source
 
 
 @reads_labels
@@ -104,7 +104,7 @@ def features(
         say(f"Left out: {len(broken):,} of {len(names):,}, listed in {out}.broken.txt; {some(broken)}")
 
 
-def _features_in_parts(images: str, out: Large, settings: Settings, labels: LabelFile | None) -> None:
+def _features_in_parts(images: str, out: Large, settings: Settings, labels: Source | None) -> None:
     from tertium.labels.opening import open_labels
     from tertium.models.sharded import features as extract_parts
 

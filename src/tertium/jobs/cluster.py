@@ -33,6 +33,8 @@ _STORE = 256 << 20  # bytes of the object store of a cluster of our own: results
 _REACH = 5.0  # seconds in which an address has to answer
 _LOOK = 1.0  # seconds between looks at whether workers can start at all
 _PATIENCE = 300.0  # seconds that a cluster has to bring a machine on which a worker can run
+_SETTINGS = b"\x04"  # the kind of frame with which an HTTP/2 connection begins, which all of Ray's are
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00" + _SETTINGS + b"\x00" + b"\x00" * 4
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": a cluster that no other machine can reach
 
 
@@ -107,17 +109,22 @@ def _join(ray: ModuleType, address: str) -> None:
 
 
 def _reach(address: str) -> None:
-    """Raise `InputError` if nothing listens at an address: Ray itself would try for a minute."""
+    """Raise `InputError` if no Ray can be at an address: Ray itself would try for ten minutes."""
     found = re.fullmatch(r"(?:ray://)?(?P<host>[^/:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", address)
     if found is None:
         raise InputError(
             f'"{address}" is no address of a Ray cluster; say auto, HOST:PORT or ray://HOST:PORT'
         )
     try:
-        socket.create_connection((found["host"].strip("[]"), int(found["port"])), _REACH).close()
+        with socket.create_connection((found["host"].strip("[]"), int(found["port"])), _REACH) as there:
+            there.settimeout(_REACH)
+            there.sendall(_GREETING)
+            answer = there.recv(9)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{address}: no Ray cluster answers there ({reason})") from None
+    if answer[3:4] != _SETTINGS and os.environ.get("RAY_USE_TLS", "0") == "0":
+        raise InputError(f"{address}: something answers there, but not Ray")
 
 
 def _why_not_joined(address: str, error: Exception) -> str:

@@ -37,7 +37,6 @@ _NAMES = {  # how a message calls what a job depends on
     "images": "number of images in a shard",
     "classes": "set of classes",
     "top": "--top",
-    "skip_damaged": "--skip-damaged",
     "pixels": "way of decoding images",
     "version": "version of Tertium",
 }

@@ -74,7 +74,7 @@ def predict(
     truth = None if labels is None else open_labels(labels, split=split, progress=progress)
     names = None if truth is None else truth.images.to_pylist()
     plan = planned(known, images, features, names, request.images)
-    about = {**about_of(model, images, features), "top": top, "skip_damaged": skip_damaged}
+    about = {**about_of(model, images, features), "top": top}
     job = Job("predict", about, plan, _Predicting(os.path.abspath(model), top, skip_damaged))
     finished = run(job, request, progress)
     if joined is not None and finished.is_complete and finished.speaks:
