@@ -11,6 +11,7 @@ from pathlib import Path
 from bench import (
     engine,
     inference,
+    jobs,
     json_size,
     labels,
     linear,
@@ -44,6 +45,7 @@ PARTS = {
     "threads": threads,
     "load": load,
     "together": together,
+    "jobs": jobs,
 }
 RESULTS = Path(__file__).with_name("results.json")
 

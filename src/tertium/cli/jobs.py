@@ -14,7 +14,6 @@ import typer
 from tertium.cli.engines import Engine
 from tertium.cli.shared import OVERWRITE, Place, say, with_options
 from tertium.errors import InputError
-from tertium.files import keep_files
 
 if TYPE_CHECKING:
     from tertium.jobs.running import Finished, Request
@@ -99,7 +98,8 @@ def large_jobs(*, joins: bool) -> Callable[[Callable[..., None]], Callable[..., 
                 raise InputError(f"--{word} is about a job in parts: let --out be a folder, such as parts/")
             return
         overwrite, joined = given[OVERWRITE], told.get("join")
-        keep_files([] if joined is None else [joined], overwrite=overwrite)
+        if joined is not None and joined.exists() and not overwrite:
+            raise InputError(f"{joined}: already exists; remove it, or choose another --join")
         given["out"] = Large(_request(given["out"], told, overwrite), joined)
 
     return lambda command: with_options(command, options, prepare)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from tertium.data.decoding import Size, decoded
 from tertium.data.sources.opening import Place, find, names_in, numbers_of, open_source
 from tertium.data.sources.source import ImageSource
+from tertium.data.views import View, resized
 from tertium.errors import InputError
 from tertium.progress import Progress
 from tertium.threads import cores
@@ -173,6 +175,18 @@ def _faults(pictures: Pictures) -> Iterator[tuple[int, InputError | None]]:
 
     # Pillow decodes outside the interpreter lock.
     return ahead(check, pictures.stored().tolist(), cores())
+
+
+def pixel_batches(pictures: Pictures, view: View, size: int, most: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the pixels [B, H, W, 3] of all images in batches; threads decode ``most`` ahead and no more."""
+
+    def pixels(row: int) -> npt.NDArray[np.uint8]:
+        return np.asarray(resized(pictures.open(row), view))
+
+    # Pillow decodes outside the interpreter lock.
+    decoded = ahead(pixels, range(len(pictures)), cores(), most)
+    while batch := [image for _, image in islice(decoded, size)]:
+        yield np.stack(batch)
 
 
 def ahead(
