@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tertium.cli import jobs as options
 from tertium.data.inputs import open_inputs
 from tertium.errors import InputError
 from tertium.jobs.folder import JobFolder
 from tertium.jobs.output import Output, OutputError
-from tertium.jobs.running import Request, Workers, run
+from tertium.jobs.running import MOST_FAILURES, Request, Workers, run
+from tertium.jobs.shards import IMAGES as IMAGES_OF_A_SHARD
 from tertium.jobs.shards import FilePlan, RowPlan, plan_files
 from tertium.labels import Labels
 from tertium.progress import Progress
@@ -255,9 +257,32 @@ def test_a_job_in_object_storage(photos, tmp_path, monkeypatch):
         assert shards_of(notes) == [0, 1, 2, 1, 0, 1, 2]
 
 
+def test_archives_in_object_storage_are_fetched_once(photos, tmp_path, monkeypatch):
+    names = sorted(os.listdir(photos))[:40]
+    kept_as("tar", photos, names, tmp_path / "kept")
+    with storage() as server:
+        server.put(tmp_path / "kept")
+        for name, value in (("AWS_ACCESS_KEY_ID", "any"), ("AWS_SECRET_ACCESS_KEY", "any")):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server.host}")
+        size = max(len(content) for content in server.files.values())
+        # Room for each of them, but not for all.
+        monkeypatch.setenv("TERTIUM_IMAGE_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("TERTIUM_IMAGE_CACHE_GB", str(5 * size / 2**30))
+        job = sizes("s3://bucket/shards/{000..007}.tar", images=1)
+        planned = len(server.asked)
+        assert len(job.plan) == 8  # however small a shard may be
+        assert not [each for each in server.asked if each[0] == "GET" and each[2]]  # nothing is read yet
+        assert [row["image"] for row in rows(run(job, request(tmp_path / "job")))] == names
+        read = [path for command, path, _ in server.asked[planned:] if command == "GET"]
+    assert sorted(read) == [f"/bucket/shards/{number:03d}.tar" for number in range(8)]
+
+
 def test_workers_that_are_asked_for_in_vain(tmp_path):
     with pytest.raises(InputError, match="are about a cluster: add --engine ray"):
         Workers(actors=2)
     with pytest.raises(InputError, match="say how many workers there are"):
         Workers("ray", gpus=1)
     assert JobFolder(Output.at(tmp_path)).done(3) == {}
+    assert (options._IMAGES, options._FAILURES) == (IMAGES_OF_A_SHARD, MOST_FAILURES)

@@ -173,8 +173,13 @@ class FilePlan:
     @cached_property
     def _edges(self) -> npt.NDArray[np.int64]:
         """The first shard of each file, and how many there are in all."""
-        counts = [max(1, -(-file.size // (self.images * _BYTES))) for file in self.inside.files]
-        return np.cumsum([0, *counts])
+        return np.cumsum([0, *map(self._parts, self.inside.files)])
+
+    def _parts(self, file: File) -> int:
+        """Return how many shards a file makes; one that must be fetched whole is not fetched twice."""
+        if self.inside.is_sequential and is_address(file.address):
+            return 1
+        return max(1, -(-file.size // (self.images * _BYTES)))
 
     def __len__(self) -> int:
         return int(self._edges[-1])

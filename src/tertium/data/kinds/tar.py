@@ -11,6 +11,7 @@ from tertium.errors import InputError
 
 ENDINGS = (".tar",)
 OPTIONS: tuple[str, ...] = ()
+SEQUENTIAL = True  # what is in it shows only when it is read from its beginning to its end
 
 
 def opened(place: str, files: Sequence[File]) -> Archives:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tertium.data import kinds as package
 from tertium.data.kinds.folder import Folder, RemoteFolder
 from tertium.data.kinds.listed import of_paths
-from tertium.data.sources.places import File, files_at, is_address
+from tertium.data.sources.places import File, alone, files_at, is_address
 from tertium.data.sources.source import IMAGE_SUFFIXES, ImageSource, is_image
 from tertium.errors import InputError, did_you_mean, some
 
@@ -93,9 +93,18 @@ class Containers:
 
     def source(self, file: File) -> ImageSource:
         """Find the images in one of the files."""
+        return self._kind.opened(self.place, [alone(file)], **self.options)
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether a file must be read whole to know what is in it."""
+        return getattr(self._kind, "SEQUENTIAL", False)
+
+    @property
+    def _kind(self) -> Kind:
         kind = _kind(_options(self.place)[0])
         assert kind is not None
-        return kind.opened(self.place, [file], **self.options)
+        return kind
 
 
 def containers(place: Place) -> Containers | None:
