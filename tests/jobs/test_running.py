@@ -137,6 +137,14 @@ def test_labels_belong_to_a_shard(photos):
     assert plans[0].shard(2).labels.images.to_pylist() == labels.images.to_pylist()[512:]
 
 
+def test_features_belong_to_a_shard():
+    features = np.ones((600, 3), dtype=np.float32)
+    changed = np.where(np.arange(600)[:, None] < 256, features, 2)
+    plans = [RowPlan(open_inputs(features=each), images=256) for each in (features, changed)]
+    same = [plans[0].identity(number) == plans[1].identity(number) for number in range(3)]
+    assert same == [True, False, False]
+
+
 def test_failures_are_listed_and_tried_again(photos, tmp_path):
     mixed = draw(tmp_path / "mixed", 512)
     (mixed / "0511.png").rename(mixed / "0511-damaged.png")

@@ -22,6 +22,7 @@ from tertium.labels import Labels
 
 IMAGES = 1024  # of a shard; always whole batches, so that results do not depend on the shards
 _BYTES = 2**17  # that an image in an archive is taken to have
+_LOOKED_AT = 16  # rows of features in a shard, of which a few more tell another file
 _DIGITS = 16  # of a checksum that tells one shard from another
 
 
@@ -114,6 +115,9 @@ class RowPlan:
         if self.inputs.features is None:
             source, numbers = self._pictures(rows)
             found.update("\0".join(source.version(each) for each in numbers.tolist()).encode())
+        else:
+            some = self.inputs.features[rows.start : rows.stop : max(1, len(rows) // _LOOKED_AT)]
+            found.update(np.ascontiguousarray(some).data)
         if self.labels is not None:
             offsets = self.labels.offsets[rows.start : rows.stop + 1]
             found.update(np.diff(offsets).astype(np.int64).tobytes())
