@@ -12,6 +12,7 @@ from bench import (
     cluster,
     engine,
     inference,
+    jobs,
     json_size,
     label_scale,
     labels,
@@ -50,6 +51,7 @@ PARTS = {
     "load": load,
     "together": together,
     "cluster": cluster,
+    "jobs": jobs,
 }
 RESULTS = Path(__file__).with_name("results.json")
 

@@ -58,7 +58,7 @@ class Ranked(NamedTuple):
         return hits, predicted
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """All known entries of some rows, in some classes."""
 
     rows: Counts
@@ -91,7 +91,7 @@ class Known:
 
     def pieces(
         self, first: int = 0, last: int | None = None, cursors: _Matrix | None = None
-    ) -> Iterator[_Piece]:
+    ) -> Iterator[Piece]:
         """Give the known entries of classes first … last − 1 in pieces of whole rows, none of them empty.
 
         ``cursors`` [N] says where a row's entries from class ``first`` on begin, and is moved on to ``last``.
@@ -187,6 +187,29 @@ def _ascending(values: Scores) -> Scores:
     return found
 
 
+def columns_of(classes: Sequence[str], names: Sequence[str]) -> Counts:
+    """Return which column of scores each class has, −1 if it has none; ``names`` are those of the columns."""
+    place = {name: column for column, name in enumerate(names)}
+    return np.array([place.get(name, -1) for name in classes], dtype=np.int64)
+
+
+def known_entries(labels: Labels, first: int, scores: Scores, columns: Counts) -> Piece:
+    """Return what is known of the images from row ``first`` on, with the scores [B, C] of these images.
+
+    ``columns`` says which column a class of the labels has; what has none is left out. Rows count from 0.
+    """
+    offsets = labels.offsets[first : first + len(scores) + 1]
+    if len(offsets) <= len(scores):
+        raise InputError(f"scores of shape {scores.shape} do not fit the labels from row {first} on")
+    entries = labels.entries[offsets[0] : offsets[-1]]
+    own = columns[np.abs(entries) - 1]
+    rows = np.repeat(np.arange(len(scores)), np.diff(offsets))
+    if (own < 0).any():
+        kept = np.flatnonzero(own >= 0)
+        rows, own, entries = rows[kept], own[kept], entries[kept]
+    return Piece(rows, own, scores[rows, own].astype(np.float32, copy=False), entries > 0)
+
+
 class KnownScores:
     """The known entries of scores that come block by block, in files: memory does not grow with the images.
 
@@ -218,8 +241,7 @@ class KnownScores:
         self._labels, self._folder = labels, Path(folder)
         self._shares = [range(len(labels))] if shares is None else shares
         self._share, self._row = share, self._shares[share].start
-        place = {name: column for column, name in enumerate(self.names)}
-        self._moved = np.array([place.get(name, -1) for name in labels.classes], dtype=np.int64)
+        self._moved = columns_of(labels.classes, self.names)
         self.positives, self.negatives = np.zeros((2, len(self.names)), dtype=np.int64)
         for ours, theirs in zip((self.positives, self.negatives), known_counts(labels), strict=True):
             ours[self._moved[self._moved >= 0]] = theirs[self._moved >= 0]
@@ -238,22 +260,19 @@ class KnownScores:
 
     def add(self, scores: Scores) -> None:
         """Keep what counts of the scores [B, C] of the next rows."""
-        offsets = self._labels.offsets[self._row : self._row + len(scores) + 1]
-        if len(offsets) <= len(scores) or scores.shape[1] != len(self.names):
+        if scores.shape[1] != len(self.names):
             raise InputError(f"scores of shape {scores.shape} do not fit the labels from row {self._row} on")
-        entries = self._labels.entries[offsets[0] : offsets[-1]]
-        columns = self._moved[np.abs(entries) - 1]
-        rows = np.repeat(np.arange(len(scores)), np.diff(offsets))
-        if (columns < 0).any():
-            kept = np.flatnonzero(columns >= 0)
-            rows, columns, entries = rows[kept], columns[kept], entries[kept]
-        values = scores[rows, columns].astype(np.float32, copy=False)
-        missing = np.isnan(values)
+        found = known_entries(self._labels, self._row, scores, self._moved)
+        missing = np.isnan(found.values)
         if missing.any():
             first = int(np.argmax(missing))
-            raise _nan(self.names, self._row + int(rows[first]), int(columns[first]))
-        self._held.append(pack(columns, codes_of(values), entries > 0))
-        self._row += len(scores)
+            raise _nan(self.names, self._row + int(found.rows[first]), int(found.columns[first]))
+        self.add_known(len(scores), found.columns, found.values, found.present)
+
+    def add_known(self, rows: int, columns: Counts, values: Scores, present: Flags) -> None:
+        """Keep the scores of all known labels of so many next rows: their classes, values and signs."""
+        self._held.append(pack(columns, codes_of(values), present))
+        self._row += rows
         if sum(keys.size for keys in self._held) >= _HELD:
             self._write()
 
@@ -353,7 +372,7 @@ def _counts(signs: Labels | _Matrix) -> tuple[Counts, Counts]:
     return positives, negatives
 
 
-def _dense_pieces(scores: Scores, signs: _Matrix, first: int, last: int, size: int) -> Iterator[_Piece]:
+def _dense_pieces(scores: Scores, signs: _Matrix, first: int, last: int, size: int) -> Iterator[Piece]:
     by_class = last - first < signs.shape[1]  # some columns of many copy faster one after the other
     order: Any = "F" if by_class else "C"
     step = max(1, size // max(1, last - first))
@@ -370,10 +389,10 @@ def _dense_pieces(scores: Scores, signs: _Matrix, first: int, last: int, size: i
             part, values = part[where], values[where]
             cells = where // inner.size + outer[0], where % inner.size + inner[0]
         rows, columns = cells[::-1] if by_class else cells
-        yield _Piece(rows, columns, values, part > 0)
+        yield Piece(rows, columns, values, part > 0)
 
 
-def _sparse_pieces(scores: Scores, labels: Labels, first: int, last: int, size: int) -> Iterator[_Piece]:
+def _sparse_pieces(scores: Scores, labels: Labels, first: int, last: int, size: int) -> Iterator[Piece]:
     offsets, width = labels.offsets, len(labels.classes)
     size *= min(8, width // (last - first))  # what is not chosen takes little memory
     starts = np.arange(0, labels.known, size, dtype=offsets.dtype)
@@ -388,12 +407,12 @@ def _sparse_pieces(scores: Scores, labels: Labels, first: int, last: int, size: 
         else:
             rows = np.repeat(np.arange(top, bottom), np.diff(offsets[top : bottom + 1]))
         columns = columns.astype(np.int64)
-        yield _Piece(rows, columns, scores[rows, columns], entries > 0)
+        yield Piece(rows, columns, scores[rows, columns], entries > 0)
 
 
 def _next_pieces(
     scores: Scores, labels: Labels, cursors: _Matrix, width: int, last: int, size: int
-) -> Iterator[_Piece]:
+) -> Iterator[Piece]:
     """Read on where the last classes ended: a row's entries ascend, so the wanted ones come next."""
     ahead, step = np.arange(width, dtype=cursors.dtype)[:, None], max(1, size // width)
     for top in range(0, len(labels), step):
@@ -404,7 +423,7 @@ def _next_pieces(
         cursors[top : top + step] += wanted.sum(axis=0, dtype=cursors.dtype)
         where = np.flatnonzero(wanted)
         rows, columns = where % places.shape[1] + top, columns.ravel()[where].astype(np.int64)
-        yield _Piece(rows, columns, scores[rows, columns], entries.ravel()[where] > 0)
+        yield Piece(rows, columns, scores[rows, columns], entries.ravel()[where] > 0)
 
 
 # ---- packed keys ---------------------------------------------------------------------------------------

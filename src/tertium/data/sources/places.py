@@ -9,7 +9,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import BinaryIO, Protocol
 
@@ -17,6 +17,7 @@ from tertium.data.sources.cache import Cache, image_cache
 from tertium.data.sources.remote import Stored, fetch, find_all, look_up
 from tertium.errors import InputError, some
 
+_SHARE = 0.25  # of the image cache that one file may take: several processes share it
 _SMALL = 2**21  # bytes of a part that is worth remembering for a moment
 BLOCK = 2**23  # bytes that are asked for at once: small requests to object storage are slow
 _ADDRESS = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -86,6 +87,15 @@ class LocalFile:
             raise InputError(f"{self.address}: cannot be read ({error.strerror or error})") from None
 
 
+def version_of(path: str) -> str:
+    """Return what changes when a file on disk does: its size and date; nothing if it is not there."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return ""
+    return f"{about.st_size} {about.st_mtime_ns}"
+
+
 # To open a file for each image takes as long as to read a small one, so the last few stay open. On Windows
 # threads cannot read parts of one open file, and an open one cannot be removed.
 _SHARED = hasattr(os, "pread")
@@ -147,6 +157,13 @@ def _block(file: RemoteFile, number: int, cache: Cache) -> io.FileIO:
     start, stop = number * BLOCK, min((number + 1) * BLOCK, file.size)
     key = f"{file.address} {file.size} {file.version} {number}"
     return cache.opened(key, partial(fetch, file.address, start, stop - start))
+
+
+def alone(file: File) -> File:
+    """Return a file that is read by itself, from one end to the other: it is kept on disk if it fits."""
+    if not isinstance(file, RemoteFile):
+        return file
+    return replace(file, kept=file.size <= _SHARE * image_cache().limit)
 
 
 def _part(address: str, _version: str, offset: int, length: int) -> bytes:
