@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from bench import (
+    asking,
     engine,
     inference,
     json_size,
@@ -44,6 +45,7 @@ PARTS = {
     "threads": threads,
     "load": load,
     "together": together,
+    "asking": asking,
 }
 RESULTS = Path(__file__).with_name("results.json")
 

@@ -10,7 +10,7 @@ from bench import compare, results
 from bench.__main__ import PARTS, main
 from bench.measure import row
 
-SLOW = ("load",)  # starts five trainings, one after the other
+SLOW = ("load", "asking")  # start five trainings, one after the other
 
 
 @pytest.mark.parametrize(
