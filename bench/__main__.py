@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from bench import (
+    asking,
     cluster,
     engine,
     inference,
@@ -52,6 +53,7 @@ PARTS = {
     "together": together,
     "cluster": cluster,
     "jobs": jobs,
+    "asking": asking,
 }
 RESULTS = Path(__file__).with_name("results.json")
 

@@ -10,7 +10,7 @@ from bench import compare, results
 from bench.__main__ import PARTS, main
 from bench.measure import row
 
-SLOW = ("load", "jobs", "cluster")  # they start five trainings, one after the other, or a Ray cluster
+SLOW = ("load", "asking", "jobs", "cluster")  # they start several trainings, or a Ray cluster
 
 
 @pytest.mark.parametrize(

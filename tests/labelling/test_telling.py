@@ -61,6 +61,21 @@ def test_doubt_falls_by_the_variance_of_what_an_answer_changes(doubt, rng):
             assert taken[asked] == doubt.worth[image, asked]
 
 
+def test_many_images_are_looked_at_as_a_few_are(doubt, rng):
+    *_, doubt = doubt
+    together = doubt.together
+    counts = rng.random((IMAGES, CLASSES)).astype(np.float32)
+    assert len(counts) > RANK
+    for some in (counts, counts[:2]):
+        summed = np.einsum("bc,cr,cs->brs", some, together.weights, together.weights)
+        np.testing.assert_allclose(together.summed(some), summed, rtol=1e-4, atol=1e-5)
+        squared = np.einsum(
+            "brs,cr,cs->bc", doubt.covariance[: len(some)], together.weights, together.weights
+        )
+        found = together.squared(doubt.covariance[: len(some)])
+        np.testing.assert_allclose(found, squared, rtol=1e-4, atol=1e-5)
+
+
 def test_a_known_label_is_nothing_to_ask_about_and_nothing_to_learn(doubt):
     _, labels, doubt = doubt
     image, known = (int(part[0]) for part in np.nonzero(labels))
@@ -106,7 +121,7 @@ def test_every_question_is_picked_given_those_before(doubt, rng):
             best = max(left, key=lambda p: worth[p] + told[columns[p]])
             assert found.places[number] == best
             assert found.worth[number] == pytest.approx(now.worth[image, columns[best]])
-            assert found.others[number] == pytest.approx(told[columns[best]])
+            assert found.others[number] == pytest.approx(told[columns[best]], rel=1e-4)
             taken = importance * now.taken(np.full(IMAGES, columns[best]))[image]
             taken[columns[best]] = 0
             assert found.named[number].tolist() == np.argsort(-taken)[:2].tolist()

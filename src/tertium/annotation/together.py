@@ -252,10 +252,14 @@ class Together:
     def summed(self, counts: Block) -> Block:
         """Return the sum of all classes' weights times themselves [B, R, R], each counted so often [B, C]."""
         rank = self.weights.shape[1]
+        if len(counts) <= rank:  # for a few images, all pairs of factors of all classes are too much to read
+            return np.asarray((counts[:, :, None] * self.weights).swapaxes(1, 2) @ self.weights)
         return np.asarray((counts @ self._pairs).reshape(-1, rank, rank))
 
     def squared(self, matrices: Block) -> Block:
         """Return the quadratic form of each class's weights [B, C] in matrices [B, R, R]."""
+        if len(matrices) <= self.weights.shape[1]:
+            return np.asarray(((self.weights @ matrices) * self.weights).sum(axis=2))
         return np.asarray(matrices.reshape(len(matrices), -1) @ self._pairs.T)
 
 
