@@ -8,9 +8,10 @@ name there, and are gone when nothing uses them any more.
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ HELD = 2**28  # bytes of rows that stay in memory; settling them takes about fou
 PARTS = 64  # into which more rows are divided; of a thousand million each has 16 million
 WINDOW = 2**19  # images that are put in order at once, about
 _SAMPLED = 256  # of so many images of a part, one is looked at to see where they lie
+_ALIGNED = 8  # bytes at which an array in a file begins
 LETTERS = 2**31 - 1  # of all ids together, as Arrow counts them
 
 
@@ -276,12 +278,20 @@ class _Spool:
             return np.empty(0, dtype=self.kind)
         return np.memmap(self.file, self.kind, mode="r", shape=(self.length,))
 
-    @classmethod
-    def of(cls, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return an array that is in a file."""
-        spool = cls(array.dtype)
-        spool.add(array)
-        return spool.mapped()
+
+def _in_one_file(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays that are mapped from a file: one for all, because a process may not open very many."""
+    starts = {}
+    with tempfile.TemporaryFile() as file:
+        for name, array in arrays.items():
+            starts[name] = file.seek(-(-file.tell() // _ALIGNED) * _ALIGNED)
+            file.write(np.ascontiguousarray(array).data)
+        file.write(bytes(_ALIGNED))  # an empty file cannot be mapped
+        file.flush()
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return {
+        name: np.frombuffer(content, array.dtype, len(array), starts[name]) for name, array in arrays.items()
+    }
 
 
 # ---- a part of the images ----------------------------------------------------------------------------------
@@ -304,9 +314,8 @@ class _Part:
     def on_disk(self) -> _Part:
         """Return the same with its arrays in files."""
         names = ("first", "split", "counts", "entries", "lengths", "letters")
-        arrays = {name: getattr(self, name) for name in names}
-        kept = {name: None if each is None else _Spool.of(each) for name, each in arrays.items()}
-        return _Part(**kept, clash=self.clash, duplicates=self.duplicates, clashes=self.clashes)
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(self, **_in_one_file(given))
 
     def labels(self, classes: Sequence[str], splits: Sequence[str]) -> Labels:
         """Return them as labels."""
