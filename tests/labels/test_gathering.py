@@ -20,6 +20,7 @@ def size(request, monkeypatch):
     if request.param == "in files":
         monkeypatch.setattr(gathering, "HELD", 200)
         monkeypatch.setattr(gathering, "WINDOW", 3)
+        monkeypatch.setattr(gathering, "_SAMPLED", 2)
     return request.param
 
 

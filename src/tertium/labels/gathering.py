@@ -8,9 +8,10 @@ name there, and are gone when nothing uses them any more.
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,9 @@ from tertium.labels.tables import Runs, as_text, number_ids
 Ints = npt.NDArray[np.int64]
 HELD = 2**28  # bytes of rows that stay in memory; settling them takes about four times as much
 PARTS = 64  # into which more rows are divided; of a thousand million each has 16 million
-WINDOW = 2**20  # images that are put in order at once
+WINDOW = 2**19  # images that are put in order at once, about
+_SAMPLED = 256  # of so many images of a part, one is looked at to see where they lie
+_ALIGNED = 8  # bytes at which an array in a file begins
 LETTERS = 2**31 - 1  # of all ids together, as Arrow counts them
 
 
@@ -275,12 +278,20 @@ class _Spool:
             return np.empty(0, dtype=self.kind)
         return np.memmap(self.file, self.kind, mode="r", shape=(self.length,))
 
-    @classmethod
-    def of(cls, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return an array that is in a file."""
-        spool = cls(array.dtype)
-        spool.add(array)
-        return spool.mapped()
+
+def _in_one_file(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays that are mapped from a file: one for all, because a process may not open very many."""
+    starts = {}
+    with tempfile.TemporaryFile() as file:
+        for name, array in arrays.items():
+            starts[name] = file.seek(-(-file.tell() // _ALIGNED) * _ALIGNED)
+            file.write(np.ascontiguousarray(array).data)
+        file.write(bytes(_ALIGNED))  # an empty file cannot be mapped
+        file.flush()
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return {
+        name: np.frombuffer(content, array.dtype, len(array), starts[name]) for name, array in arrays.items()
+    }
 
 
 # ---- a part of the images ----------------------------------------------------------------------------------
@@ -303,9 +314,8 @@ class _Part:
     def on_disk(self) -> _Part:
         """Return the same with its arrays in files."""
         names = ("first", "split", "counts", "entries", "lengths", "letters")
-        arrays = {name: getattr(self, name) for name in names}
-        kept = {name: None if each is None else _Spool.of(each) for name, each in arrays.items()}
-        return _Part(**kept, clash=self.clash, duplicates=self.duplicates, clashes=self.clashes)
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(self, **_in_one_file(given))
 
     def labels(self, classes: Sequence[str], splits: Sequence[str]) -> Labels:
         """Return them as labels."""
@@ -496,10 +506,11 @@ def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 def _windows(parts: Sequence[_Part]) -> Iterator[list[tuple[int, int]]]:
     """Yield, for some rows after the others, which images of each part begin there; few enough at once."""
-    total = sum(len(part.first) for part in parts)
+    # Where rows are in random order, most images begin early: some of the first rows tell how they lie.
+    some = np.sort(_joined([part.first[::_SAMPLED] for part in parts]))
     last = max(int(part.first[-1]) for part in parts if len(part.first)) + 1
     at = [0] * len(parts)
-    for edge in np.linspace(0, last, -(-total // WINDOW) + 1)[1:].astype(np.int64):
+    for edge in [*some[:: max(1, WINDOW // _SAMPLED)][1:].tolist(), last]:
         ends = [int(np.searchsorted(part.first, edge)) for part in parts]
         yield list(zip(at, ends, strict=True))
         at = ends

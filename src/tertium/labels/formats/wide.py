@@ -97,8 +97,8 @@ class WideTable:
         >>> WideTable.stated() is None
         True
         """
-        values = (texts_of(each) for each in (positive, negative, unknown))
-        said = cls(preset, *values, image_column, tuple(ignore), suffix)
+        present, absent, neither = (texts_of(each) for each in (positive, negative, unknown))
+        said = cls(preset, present, absent, neither, image_column, tuple(ignore), suffix)
         return None if said == cls() else said
 
     def options(self) -> dict[str, Any]:
