@@ -4,12 +4,13 @@ DIR has ``labels.csv`` and ``train_features.npy``; only the training split is us
 each image (seed 0). ``memory``: Kim's Table 1 and Figures 1 and 4. ``probabilities``: Cole's histogram of
 unobserved positives. Without a name, both. ``python -m bench.inside classes FILE SCHEME METHOD OTHER`` reads
 ``results-classes.csv`` of a comparison instead: the gain over another method, class by class, against what is
-missing (Kundu's Figure 5).
+missing (Kundu's Figure 5). ``class FILE SCHEME CLASS`` prints the AP of one class for each method.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,9 +96,18 @@ def classes(path: Path, scheme: str, method: str, other: str) -> None:
     print(f"{len(gains)} classes and seeds, Spearman's correlation {spearman(gains, missing):.2f}")
 
 
+def one_class(path: Path, scheme: str, name: str) -> None:
+    found = defaultdict(list)
+    for row in csv.read_csv(path).to_pylist():
+        if (row["scheme"], row["class"]) == (scheme, name):
+            found[row["method"]].append(100 * row["ap"])
+    for method, values in found.items():
+        print(f"| `{method}` | {np.mean(values):.1f} |")
+
+
 def main(words: list[str]) -> None:
-    if words[0] == "classes":
-        classes(Path(words[1]), *words[2:5])
+    if words[0] in ("class", "classes"):
+        {"class": one_class, "classes": classes}[words[0]](Path(words[1]), *words[2:])
         return
     labels = read_labels(Path(words[0]) / "labels.csv", unlisted="absent").part("train")
     features = load_features(Path(words[0]) / "train_features.npy", len(labels))

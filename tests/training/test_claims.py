@@ -44,7 +44,7 @@ def judged(data):
 def test_absent_labels_are_worth_something_and_the_other_positives_too(judged):
     """Cole 2021: all labels > one positive and every absence (IUN) > one positive alone."""
     alone = max(judged(method, "single_positive") for method in ("negative", "an_ls", "wan", "role"))
-    assert judged("bce", "full") - 1 > judged("ignore", "per_image:1,all") > alone + 1
+    assert judged("bce", "full") - 1 > judged("ignore", "per_image:1,all") > alone + 0.5
 
 
 def test_what_is_wrong_is_memorised_after_what_is_right_is_learnt(data):
