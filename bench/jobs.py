@@ -1,7 +1,8 @@
 """Large jobs: how fast workers of a Ray cluster are beside this process, and the memory of the driver.
 
-``python -m bench.jobs`` takes 5,000 rendered photographs, or as many as it is told. Rates count from the end of the first shard to that of
-the last, so that starting a cluster and loading a network are left out; what they take is a row of its own.
+``python -m bench.jobs`` takes 5,000 rendered photographs, or as many as it is told. Rates count from the end
+of the first shard to that of the last, so that starting a cluster and loading a network are left out; what
+they take is a row of its own.
 """
 
 from __future__ import annotations
