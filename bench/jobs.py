@@ -1,7 +1,8 @@
 """Large jobs: how fast workers of a Ray cluster are beside this process, and the memory of the driver.
 
-``python -m bench.jobs`` takes rendered photographs. Rates count from the end of the first shard to that of
-the last, so that starting a cluster and loading a network are left out; what they take is a row of its own.
+``python -m bench.jobs`` takes 5,000 rendered photographs, or as many as it is told. Rates count from the end
+of the first shard to that of the last, so that starting a cluster and loading a network are left out; what
+they take is a row of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ class Scale:
 def rows(smoke: bool = False) -> list[Row]:
     scale = Scale(512, 256, 32, 1, 2000) if smoke else Scale()
     with tempfile.TemporaryDirectory(prefix="tertium-bench-") as passing:
-        return [*throughput(Path(passing), scale), *memory(Path(passing), scale)]
+        return measured(Path(passing), scale)
+
+
+def measured(folder: Path, scale: Scale) -> list[Row]:
+    return [*throughput(folder, scale), *memory(folder, scale)]
 
 
 # ---- speed -------------------------------------------------------------------------------------------------
@@ -152,4 +157,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["driver"]:
         print(json.dumps(driver(int(sys.argv[2]), Path(sys.argv[3]))))
     else:
-        show(rows())
+        photos = int(sys.argv[1]) if len(sys.argv) > 1 else Scale.photos
+        with tempfile.TemporaryDirectory(prefix="tertium-bench-") as passing:
+            show(measured(Path(passing), Scale(photos)))

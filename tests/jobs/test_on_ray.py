@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,8 +64,9 @@ def test_workers_give_the_same_parts_and_one_may_be_killed(world, tmp_path):
     assert rows(done) == rows(run(sizes(photos), request(tmp_path / "here")))
     workers, shards = zip(*(line.split() for line in notes.read_text().splitlines()), strict=True)
     assert sorted(shards) == ["0", "1", "2", "2", "3", "4"]
-    assert len({*workers}) == 3
+    assert len({*workers}) >= 2
     assert str(os.getpid()) not in workers
+    assert Path(f"{notes}.killed").exists()
 
 
 # ---- slow --------------------------------------------------------------------------------------------------

@@ -43,16 +43,17 @@ def features(
     if plan is None:
         plan = RowPlan(open_inputs(place, names=names), images=request.images)
     work = _Extracting(settings)
-    about = {key: value for key, value in work.extractor("cpu").about.items() if key != "device"}
-    finished = run(Job("features", {"place": place, **_named(about)}, plan, work), request, progress)
+    about = work.extractor("cpu").about
+    finished = run(Job("features", {"place": place, **_told(about)}, plan, work), request, progress)
     if joined is not None and finished.is_complete and finished.speaks:
-        _join(finished, joined)
+        _join(finished, joined, about)
     return finished
 
 
-def _named(about: dict[str, Any]) -> dict[str, Any]:
-    """Return what features depend on, by the words of a message."""
-    return {"model": f"{about.pop('backbone')} {about.pop('weights')}", **about}
+def _told(about: dict[str, Any]) -> dict[str, Any]:
+    """Return what features depend on, by the words of a message; workers may have another device."""
+    rest = {key: value for key, value in about.items() if key not in ("backbone", "weights", "device")}
+    return {"model": f"{about['backbone']} {about['weights']}", **rest}
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class _Extracting:
             rows, broken = extractor.readable(inputs.pictures)
             names = [name for row, name in enumerate(inputs.names) if row not in broken]
             damaged = {inputs.names[row]: broken[row] for row in sorted(broken)}
-            return Part(_table(names, rows), len(names), damaged, {"model": extractor.about})
+            return Part(_table(names, rows), len(names), damaged, {"device": extractor.about["device"]})
 
         return work
 
@@ -88,19 +89,20 @@ def _table(names: Sequence[str], rows: Rows) -> pa.Table:
     return pa.table({"image": pa.array(names, pa.string()), "features": values})
 
 
-def _join(finished: Finished, out: Path) -> None:
+def _join(finished: Finished, out: Path, about: dict[str, Any]) -> None:
     """Write all parts as one array."""
     folder, every = finished.folder, list(finished.in_order())
-    models = [done.notes["model"] for done in every]
+    devices = {done.notes["device"] for done in every}
     if not finished.images:
         why = next(iter(finished.damaged().values()), "there are none")
         raise InputError(f"{folder.output.place}: none of the images can be read ({why})")
-    if any(each != models[0] for each in models):
-        raise InputError(f"{folder.output.place}: the parts were computed on different kinds of devices")
+    if len(devices) > 1:
+        both = " and ".join(sorted(devices))
+        raise InputError(f"{folder.output.place}: the parts come from different devices, {both}")
     width = folder.table(every[0]).schema.field("features").type.list_size
     tables = map(folder.table, every)
     parts = ((table["image"].to_pylist(), _rows(table, width)) for table in tables)
-    write_features(out, (finished.images, width), parts, models[0])
+    write_features(out, (finished.images, width), parts, about | {"device": devices.pop()})
     list_broken(out, list(finished.damaged().values()))
 
 

@@ -243,7 +243,7 @@ class _Evaluating:
                 "present": pa.array(present),
             }
             seen = before.seen(inputs)
-            notes = {"seen": np.flatnonzero(seen).tolist(), "near": before.near(inputs, ~seen)}
+            notes = {"seen": np.packbits(seen).tobytes().hex(), "near": before.near(inputs, ~seen)}
             return Part(pa.table(table), len(inputs), {}, notes)
 
         return work
@@ -263,7 +263,9 @@ class _Figures:
         """Return what `tertium.evaluate` would."""
         seen, near = np.zeros(len(self.labels), dtype=bool), list[tuple[str, str, float]]()
         for done in self.finished.in_order():
-            seen[self.plan.rows(done.number).start + np.array(done.notes["seen"], dtype=np.int64)] = True
+            rows = self.plan.rows(done.number)
+            bits = np.frombuffer(bytes.fromhex(done.notes["seen"]), dtype=np.uint8)
+            seen[rows.start : rows.stop] = np.unpackbits(bits, count=len(rows))
             near += [(image, like, alike) for image, like, alike in done.notes["near"]]
         alike = seen | np.isin(np.array(self.plan.inputs.names), [image for image, _, _ in near])
         found = self._judged(np.ones(len(self.labels), dtype=bool))
