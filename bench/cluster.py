@@ -29,7 +29,7 @@ from tertium.jobs.cluster import _Crew, _own_versions, joined
 
 SIZE, WIDTH = (640, 480), 1280  # of a photograph, and of its features
 CLASSES, TOP = 10_000, 20  # of which the most probable are written
-SHARD = 10_000  # images of a task
+SHARD = 1024  # images of a task, as `tertium predict` makes them
 
 
 # ---- what lost workers and stragglers cost: the queue of `tertium.jobs.cluster` in simulated time ----------
