@@ -12,6 +12,7 @@ from bench import (
     cluster,
     engine,
     inference,
+    jobs,
     json_size,
     labels,
     linear,
@@ -45,6 +46,7 @@ PARTS = {
     "threads": threads,
     "load": load,
     "together": together,
+    "jobs": jobs,
     "cluster": cluster,
 }
 RESULTS = Path(__file__).with_name("results.json")

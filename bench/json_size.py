@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from bench.measure import Row, row, show
+from bench.measure import Row, cost, row, show
 
 BYTES, IMAGES, CATEGORIES = 1_000_000_000, 120_000, 80
 _READ = "from tertium.labels.formats.coco import read; print(read({path!r}).labels)"
@@ -21,30 +18,32 @@ _IMPORT = "import tertium.labels.formats.coco"
 
 def rows(smoke: bool = False) -> list[Row]:
     size, images = (100_000, 100) if smoke else (BYTES, IMAGES)
-    idle, _ = cost(_IMPORT)
+    idle = cost(_IMPORT)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "instances.json"
         write(path, size, images)
-        memory, seconds = cost(_READ.format(path=str(path)))
+        read = cost(_READ.format(path=str(path)))
         write(path, size // 10, images)
-        other_memory, other_seconds = cost(_LOAD.format(path=str(path)))
+        loaded = cost(_LOAD.format(path=str(path)))
     return [
-        row("JSON", f"{size / 1e9:g} GB instances file: peak megabytes of the process", memory, "≤", 300),
-        row("JSON", "peak megabytes before reading", idle, "≤", None),
-        row("JSON", f"{size / 1e9:g} GB instances file: processor seconds", seconds, "≤", None),
-        row("JSON", f"json.load, {size / 1e10:g} GB: peak megabytes of the process", other_memory, "≤", None),
-        row("JSON", f"json.load, {size / 1e10:g} GB: processor seconds", other_seconds, "≤", None),
+        row(
+            "JSON",
+            f"{size / 1e9:g} GB instances file: peak megabytes of the process",
+            read.peak / 2**20,
+            "≤",
+            300,
+        ),
+        row("JSON", "peak megabytes before reading", idle.peak / 2**20, "≤", None),
+        row("JSON", f"{size / 1e9:g} GB instances file: processor seconds", read.work, "≤", None),
+        row(
+            "JSON",
+            f"json.load, {size / 1e10:g} GB: peak megabytes of the process",
+            loaded.peak / 2**20,
+            "≤",
+            None,
+        ),
+        row("JSON", f"json.load, {size / 1e10:g} GB: processor seconds", loaded.work, "≤", None),
     ]
-
-
-def cost(program: str) -> tuple[float, float]:
-    """Return the peak megabytes and the processor seconds of a Python program."""
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise RuntimeError(f"the program failed: {program}")
-    return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
 
 
 def write(path: Path, size: int, images: int) -> None:

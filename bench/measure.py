@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +42,42 @@ def peak(call: Callable[[], Any]) -> int:
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
+
+
+class Cost(NamedTuple):
+    """What a process took."""
+
+    wall: float  # seconds
+    work: float  # processor seconds
+    peak: float  # bytes
+
+
+# A process counts its peak itself: what the system says of a child includes the parent that it was made from.
+_CHILD = """
+try:
+    {program}
+finally:
+    status = open("/proc/self/status").read()
+    print(status.split("VmHWM:")[1].split()[0], file=open({place!r}, "w"))
+"""
+
+
+def cost(program: str, *words: str | Path) -> Cost:
+    """Run a line of Python in a process of its own, with these words as its arguments."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "peak"
+        code = _CHILD.format(program=program, place=str(place))
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        said = process.stderr.read().decode() if process.stderr else ""
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"{program} {' '.join(map(str, words))} failed: {said.strip()[-500:]}")
+        return Cost(wall, used.ru_utime + used.ru_stime, 1024 * int(place.read_text()))
 
 
 def row(part: str, case: str, value: float, sign: str, bound: float | None) -> Row:

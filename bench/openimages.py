@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.measure import Row, row, show
+from bench.measure import Row, cost, row, show
 from tertium.labels import Labels
 
 ROWS, IMAGES, CLASSES = 60_000_000, 9_000_000, 9_605
@@ -77,6 +75,7 @@ def rows(smoke: bool = False, share: float = 1 / SMALL) -> list[Row]:
             case = f"{lines:,} rows, {images:,} images, {order}"
             for suffix in suffixes:
                 out = folder / f"labels{suffix}"
+                out.unlink(missing_ok=True)
                 wall, work, most = command("convert", "openimages", source, "--out", out)
                 found += [
                     row("open images", f"{case} → {suffix}: seconds", wall, "≤", bound),
@@ -123,30 +122,10 @@ def long_form(folder: Path) -> list[Row]:
     ]
 
 
-# A process counts its peak itself: what the system says of a child includes the parent that it was made from.
-_CHILD = """
-from tertium.cli import main
-try:
-    main()
-finally:
-    status = open("/proc/self/status").read()
-    print(status.split("VmHWM:")[1].split()[0], file=open(PLACE, "w"))
-"""
-
-
 def command(*words: str | Path) -> tuple[float, float, float]:
     """Run the command line; return its seconds, its processor seconds and its peak memory in gigabytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        peak = Path(folder) / "peak"
-        code = _CHILD.replace("PLACE", repr(str(peak)))
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        start = time.perf_counter()
-        process = subprocess.Popen([sys.executable, "-c", code, *map(str, words)], **quiet)
-        _, status, used = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        if status:
-            raise RuntimeError(f"tertium {' '.join(map(str, words))} ended with {status}")
-        return wall, used.ru_utime + used.ru_stime, int(peak.read_text()) * 1024 / 1e9
+    wall, work, most = cost("from tertium.cli import main; main()", *words)
+    return wall, work, most / 1e9
 
 
 if __name__ == "__main__":

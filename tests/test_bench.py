@@ -10,7 +10,7 @@ from bench import compare, results
 from bench.__main__ import PARTS, main
 from bench.measure import row
 
-SLOW = ("load", "cluster")  # they start five trainings, one after the other, and a Ray cluster
+SLOW = ("load", "jobs", "cluster")  # five trainings, one after the other, and Ray clusters
 
 
 @pytest.mark.parametrize(

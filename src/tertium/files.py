@@ -302,18 +302,28 @@ def read_json(path: str | Path) -> Any:
 
 def write_sealed(path: str | Path, value: dict[str, Any]) -> None:
     """Write ``value`` as JSON with a checksum of itself, so that `read_sealed` notices a changed byte."""
+    write_json(path, sealed(value))
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """Return ``value`` with a checksum of itself."""
     plain = json.loads(json.dumps(value, allow_nan=False))  # as it is read: tuples are lists, keys text
-    write_json(path, {**plain, "sha256": _seal(plain)})
+    return {**plain, "sha256": _seal(plain)}
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
     """Read what `write_sealed` wrote; anything else, or a changed file, is an `InputError`."""
-    value = read_json(path)
+    return unsealed(read_json(path), path)
+
+
+def unsealed(value: Any, path: str | Path) -> dict[str, Any]:
+    """Return what was `sealed`, without its checksum; ``path`` is where it was read."""
     if not isinstance(value, dict) or "sha256" not in value:
         raise InputError(f"{path}: has no checksum, so it is damaged or not a file that Tertium wrote")
-    if value.pop("sha256") != _seal(value):
+    found = {key: each for key, each in value.items() if key != "sha256"}
+    if value["sha256"] != _seal(found):
         raise InputError(f"{path}: was changed after it was written, or is damaged")
-    return value
+    return found
 
 
 def _seal(value: dict[str, Any]) -> str:

@@ -15,6 +15,16 @@ _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # by which a 
 # Multiplications of one step from which on a second thread gains (`python -m bench threads`).
 WORTH_SHARING = 2**26
 
+THREADS = "TERTIUM_THREADS"  # the variable by which several processes share the cores of a machine
+
+
+def cores() -> int:
+    """Return how many threads this process may keep busy: what it was told, or one for each core."""
+    given = os.environ.get(THREADS, "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 def wait_quietly() -> None:
     """Let waiting threads sleep. OpenMP reads this once: it must be set before torch is imported."""

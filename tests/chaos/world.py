@@ -83,6 +83,12 @@ COMMANDS = (
     Command(f"evaluate {{world}}/run {DATA} --out {{out}}/a.json", ("a.json", "a.csv"), reads=_RUN),
     Command("predict {world}/run --features {world}/x.npy --out {out}/a.csv", ("a.csv",), reads=_RUN),
     Command(
+        "predict {world}/run --features {world}/x.npy --out {out}/job/ --join {out}/a.csv",
+        ("a.csv", "job/parts/000/000000.parquet"),
+        reads=_RUN,
+        into="{out}/job",
+    ),
+    Command(
         "predict {world}/pictured --images {world}/photos --out {out}/a.parquet",
         ("a.parquet",),
         reads=_IMAGES,

@@ -56,6 +56,7 @@ SPEAKERS = {
     "labels/readers.py": READING,
     "labels/reading.py": CONVERTING,
     "files.py": ["explain", "pointing", "features", "predict"],
+    "jobs": ["features", "predict", "evaluate", "complete"],
     "labelling": ["complete", "suggest"],
     "methods/baselines.py": ["train"],
     "models": ["train", "features"],

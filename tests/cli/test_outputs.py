@@ -176,7 +176,7 @@ READS |= {
     "runs",
 }
 READS |= {"test_features", "token_file", "tree", "truth", "xml"}
-WRITES = {"out", "plot", "filled", "twins"}
+WRITES = {"out", "plot", "filled", "twins", "join"}
 # They write folders, and have tests of their own.
 FOLDERS = {"train", "compare", "demo", "scenes", "explain", "pointing", "review"}
 

@@ -1,5 +1,6 @@
 """Object storage and a web server on this machine, and a bad line to them."""
 
+import io
 import re
 import select
 import socket
@@ -14,13 +15,14 @@ from xml.sax.saxutils import escape
 
 
 class Storage(ThreadingHTTPServer):
-    """Files at /bucket/key: as much of S3 as reading needs, and of the web; what it was asked for is kept."""
+    """Files at /bucket/key: as much of S3 as we need, and of the web; what it was asked for is kept."""
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = {}  # path → content
+        self.uploads = {}  # path → number of a part → content, of files that are not complete yet
         self.key = None  # the only access key that is good, if there is one
         self.pause = 0.0  # seconds between parts of an answer
         self.failing = 0  # requests that are answered by an error
@@ -40,6 +42,15 @@ class Storage(ThreadingHTTPServer):
                 self.files[f"/{bucket}/{path.relative_to(folder)}"] = path.read_bytes()
 
 
+def _chunks(file):
+    """Yield the chunks of a body, up to the one of no bytes; what follows that is read, and left out."""
+    while size := int(file.readline().split(b";")[0], 16):
+        yield file.read(size)
+        file.readline()
+    while file.readline().strip():
+        pass
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -51,6 +62,47 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self._answer()
+
+    def do_POST(self):
+        """Begin or complete a file that comes in parts."""
+        path, query = self._asked()
+        content, space = self._body(), "http://s3.amazonaws.com/doc/2006-03-01/"
+        if "uploads" in query:
+            self.server.uploads[path] = {}
+            kind, inside = "InitiateMultipartUploadResult", "<UploadId>1</UploadId>"
+        else:
+            assert b"CompleteMultipartUpload" in content
+            parts = self.server.uploads.pop(path)
+            self.server.files[path] = b"".join(parts[number] for number in sorted(parts))
+            kind, inside = "CompleteMultipartUploadResult", f"<Key>{path}</Key>"
+        self._send(200, f'<{kind} xmlns="{space}">{inside}</{kind}>'.encode())
+
+    def do_PUT(self):
+        path, query = self._asked()
+        if "partNumber" in query:
+            self.server.uploads[path][int(query["partNumber"][0])] = content = self._body()
+        else:
+            self.server.files[path] = content = self._body()
+        self._send(200, b"", {"ETag": f'"{md5(content).hexdigest()}"'})
+
+    def do_DELETE(self):
+        self.server.files.pop(self._asked()[0], None)
+        self._send(204, b"")
+
+    def _asked(self):
+        address = urlsplit(self.path)
+        self.server.asked.append((self.command, unquote(address.path), None))
+        return unquote(address.path), parse_qs(address.query, keep_blank_values=True)
+
+    def _body(self):
+        """Return what was sent; Amazon's library sends it in chunks, each with its size before it."""
+        if "aws-chunked" not in self.headers.get("Content-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if "Content-Length" in self.headers:
+            sent = io.BytesIO(self.rfile.read(int(self.headers["Content-Length"])))
+        else:
+            sent = io.BytesIO(b"".join(_chunks(self.rfile)))
+        return b"".join(_chunks(sent))
 
     def _answer(self):
         server, address = self.server, urlsplit(self.path)

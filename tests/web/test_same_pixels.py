@@ -10,10 +10,10 @@ from PIL import Image
 from tertium.data.batches import ImageLoader, Order
 from tertium.data.decoding import open_image
 from tertium.data.inputs import open_inputs
+from tertium.data.pictures import pixel_batches
 from tertium.data.views import View, resized
 from tertium.models.features import _planes
 from tertium.prediction.explaining import _Seen
-from tertium.prediction.exported import _image_batches
 from tertium.web.reviewing.views import Views
 from tertium.web.serving import decode
 
@@ -47,7 +47,7 @@ def test_everybody_gets_the_same_pixels(folder):
     pictures = open_inputs(folder, names=names).pictures
     trained = SimpleNamespace(view=View(SIZE), model=SimpleNamespace(backbone=object()))
     training = next(ImageLoader(pictures, None, SIZE, Order(len(names), len(names))).epoch(0)).inputs
-    exported = np.concatenate(list(_image_batches(pictures, SIZE)))
+    exported = np.concatenate(list(pixel_batches(pictures, View(SIZE), 16, 48)))
     views = Views(pictures, None)
     for row, name in enumerate(names):
         image = open_image(folder / name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from tertium.cli.jobs import Large, Target, large_jobs, say_ended
+from tertium.cli.processes import watching_first
 from tertium.cli.shared import (
     FeaturesFile,
     ImagesPlace,
@@ -16,6 +18,7 @@ from tertium.cli.shared import (
     Unlisted,
     UnlistedChoice,
     console,
+    output,
     reads_labels,
     say,
     watching,
@@ -30,11 +33,19 @@ AnswersFile = Annotated[
 
 
 @reads_labels
+@large_jobs(joins=True)
 @writes_files("{stem}-thresholds.csv")
 def complete(
     run: RunArgument,
     labels: LabelsFile,
-    out: Annotated[Path, typer.Option(help="Where the probabilities go: .parquet or .csv.")],
+    out: Annotated[
+        Target,
+        typer.Option(
+            help="Where the probabilities go: .parquet or .csv; FOLDER/ or an address: a large job.",
+            metavar="PATH",
+            parser=output,
+        ),
+    ],
     images: ImagesPlace = None,
     features: FeaturesFile = None,
     split: SplitName = None,
@@ -75,27 +86,33 @@ def complete(
 
     if plot is not None and plot.suffix != ".svg":
         raise InputError(f"{plot}: the drawing is written as .svg")
-    with watching() as progress:
-        done = complete_labels(
-            run,
-            labels,
-            images,
-            features=features,
-            split=split,
-            unlisted=unlisted.value,
-            answers=answers,
-            out=out,
-            precision=precision,
-            filled=filled,
-            alone=alone,
-            tree=tree,
-            progress=progress,
-        )
+    given: dict[str, Any] = {
+        "features": features,
+        "split": split,
+        "unlisted": unlisted.value,
+        "answers": answers,
+        "precision": precision,
+        "filled": filled,
+        "alone": alone,
+        "tree": tree,
+    }
+    if isinstance(out, Large):
+        from tertium.labelling.sharded import complete as complete_parts
+
+        given |= {"request": out.request, "joined": out.joined}
+        with watching_first() as progress:
+            finished, all_of_them = complete_parts(run, labels, images, **given, progress=progress)
+        if not say_ended(finished, "") or all_of_them is None:
+            return
+        done, place = all_of_them, out.joined or finished.folder.output.place
+    else:
+        with watching() as progress:
+            done, place = complete_labels(run, labels, images, out=out, **given, progress=progress), out
     between = f"between {done.low:,.0f} and {done.high:,.0f}"
     count = f"about {done.expected:,.0f} of them present, {between} with 90 % confidence"
     if not done.settled:
         count = f"{between} of them present; {done.expected:,.0f} if nobody chose what to note"
-    say(f"{done.unknown:,} unknown labels, {count} → {out}")
+    say(f"{done.unknown:,} unknown labels, {count} → {place}")
     for note in done.notes:
         say(f"Note: {note}.")
     if done.table is not None:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tertium.cli.shared import IMAGES_HELP, reads_labels, say, watching
+from tertium.cli.jobs import Large, Target, large_jobs, say_ended
+from tertium.cli.processes import watching_first
+from tertium.cli.shared import IMAGES_HELP, output, reads_labels, say, watching
 from tertium.errors import some
+
+if TYPE_CHECKING:
+    from tertium.config import Settings
+    from tertium.labels.opening import Source
 
 
 @reads_labels
+@large_jobs(joins=True)
 def features(
     images: Annotated[str, typer.Option("--images", metavar="PLACE", help=IMAGES_HELP)],
-    out: Annotated[Path, typer.Option(help="Where the features go: .npy, float16 [images, width].")],
+    out: Annotated[
+        Target,
+        typer.Option(
+            help="Where the features go: .npy, float16 [images, width]; FOLDER/ or an address: a large job.",
+            metavar="PATH",
+            parser=output,
+        ),
+    ],
     labels: Annotated[
         Path | None, typer.Option("--labels", help="Take only the images of this label file, in its order.")
     ] = None,
@@ -46,6 +60,11 @@ def features(
     name. Images that cannot be read are left out and listed in photos.npy.broken.txt. If interrupted, the
     same command continues where it stopped; later, it computes only what is new or has changed
     (docs/features.md).
+
+      tertium features --images 'shards/*.tar' --out parts/ --join photos.npy --engine ray
+
+    This is a large job: a folder of Parquet parts, one for each shard of the images, which --join also writes
+    as one array (docs/scale.md).
     """
     import torch
 
@@ -58,9 +77,14 @@ def features(
     from tertium.models.features import Extractor, check_path
     from tertium.training.fit import make_fabric
 
-    check_path(out, overwrite=overwrite)
+    single = out.joined if isinstance(out, Large) else out
+    if single is not None:
+        check_path(single, overwrite=overwrite)
     given = {"backbone": backbone, "weights": weights, "image_size": image_size, "workers": workers}
     settings = settings_from({key: value for key, value in given.items() if value is not None})
+    if isinstance(out, Large):
+        _features_in_parts(images, out, settings, labels)
+        return
     source = open_source(images)
     names = names_in(source) if labels is None else open_labels(labels).images.to_pylist()
     pictures = SourcePictures.of(source, names)
@@ -78,3 +102,21 @@ def features(
     say(f"Features of {counted(len(names) - len(broken), 'images')} → {out}")
     if broken:
         say(f"Left out: {len(broken):,} of {len(names):,}, listed in {out}.broken.txt; {some(broken)}")
+
+
+def _features_in_parts(images: str, out: Large, settings: Settings, labels: Source | None) -> None:
+    from tertium.labels.opening import open_labels
+    from tertium.models.sharded import features as extract_parts
+
+    names = None if labels is None else open_labels(labels).images.to_pylist()
+    with watching_first() as progress:
+        finished = extract_parts(
+            images,
+            request=out.request,
+            settings=settings,
+            names=names,
+            joined=out.joined,
+            progress=progress,
+        )
+    if say_ended(finished, "") and out.joined is not None:
+        say(f"All of them: {out.joined}")

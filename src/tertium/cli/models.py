@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tertium.cli.engines import Address, Engine, EngineChoice, check_engine
+from tertium.cli.jobs import Large, Target, large_jobs, say_ended
 from tertium.cli.processes import started, together, watching_first
 from tertium.cli.shared import (
     LABELS_HELP,
@@ -24,6 +25,7 @@ from tertium.cli.shared import (
     UnlistedChoice,
     command_line,
     console,
+    output,
     reads_labels,
     say,
     say_damaged,
@@ -37,6 +39,7 @@ from tertium.files import keep_inputs
 
 if TYPE_CHECKING:
     from tertium.metrics.evaluation import Evaluation
+    from tertium.prediction.using import Evaluated
     from tertium.runs import RunData
     from tertium.training.session import Outcome
     from tertium.training.tracking import Trackers
@@ -245,6 +248,7 @@ def settings_of(config: Path | None, words: list[str] | None, **options: Any) ->
 
 
 @reads_labels
+@large_jobs(joins=False)
 @writes_files("{stem}.csv")
 def evaluate(
     run: ModelArgument,
@@ -254,7 +258,12 @@ def evaluate(
     split: SplitName = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
     out: Annotated[
-        Path | None, typer.Option(help="Where the figures go, .json; a .csv per class goes beside it.")
+        Target | None,
+        typer.Option(
+            help="Where the figures go, .json, and .csv per class; FOLDER/ or an address: a large job.",
+            metavar="PATH",
+            parser=output,
+        ),
     ] = None,
     devices: Devices = 1,
 ) -> None:
@@ -281,17 +290,35 @@ def evaluate(
     - ECE: calibration error, how far the probabilities are from the share of present labels
     - G1–G5: fifths of the classes, from the fewest to the most labels known in training
 
-    They are written to RUN/evaluation.json and .csv unless --out says otherwise.
+    They are written to RUN/evaluation.json and .csv unless --out says otherwise. In the folder of a large job
+    there are also the scores of all known labels, in parts.
     """
-    if started(devices, run, run if out is None else out.parent):
+    if started(devices, run, run if out is None else out.folder if isinstance(out, Large) else out.parent):
         return
-    from tertium.cli.terminal import counted, percent
     from tertium.prediction.using import evaluate as evaluate_model
     from tertium.processes import rank
     from tertium.runs import RunFolder
 
     if out is None and run.suffix == ".onnx":
         raise InputError("say where the figures of an exported model go: --out FIGURES.json")
+    if isinstance(out, Large):
+        from tertium.prediction.sharded import evaluate as evaluate_parts
+
+        with watching_first() as progress:
+            finished, figures = evaluate_parts(
+                run,
+                labels,
+                images,
+                request=out.request,
+                features=features,
+                split=split,
+                unlisted=unlisted.value,
+                progress=progress,
+            )
+        say_ended(finished, "")
+        if figures is not None:
+            _say_evaluated(run, figures)
+        return
     with together(run), watching_first() as progress:
         done = evaluate_model(
             run,
@@ -305,6 +332,12 @@ def evaluate(
         )
         if rank() > 0:
             return
+    _say_evaluated(run, done)
+
+
+def _say_evaluated(run: Path, done: Evaluated) -> None:
+    from tertium.cli.terminal import counted, percent
+
     _show_evaluation(done.evaluation, f"{run} on {counted(done.images, 'images')}")
     if done.seen:
         rest = "; none is new to it, so the figures say little about new images"
@@ -342,10 +375,18 @@ def _show_evaluation(found: Evaluation, title: str) -> None:
 
 
 @reads_labels
+@large_jobs(joins=True)
 @writes_files()
 def predict(
     run: ModelArgument,
-    out: Annotated[Path, typer.Option(help="Where the probabilities go: .csv or .parquet.")],
+    out: Annotated[
+        Target,
+        typer.Option(
+            help="Where the probabilities go: .csv or .parquet; FOLDER/ or an address: a large job.",
+            metavar="PATH",
+            parser=output,
+        ),
+    ],
     images: ImagesPlace = None,
     features: FeaturesFile = None,
     labels: Annotated[
@@ -370,12 +411,37 @@ def predict(
       tertium predict model.onnx --images new/ --out predictions.csv
 
       torchrun --nproc-per-node 4 -m tertium predict runs/first --images new/ --out predictions.csv
+
+      tertium predict runs/first --images 's3://bucket/{000..999}.tar' --out s3://bucket/predictions/ --engine
+      ray --address auto
+
+    The last one is a large job: a folder of Parquet parts, one for each shard of the images. If it is ended,
+    the same command does only what is missing (docs/scale.md).
     """
-    if started(devices, run, out.parent):
+    if started(devices, run, out.folder if isinstance(out, Large) else out.parent):
         return
     from tertium.prediction.using import predict as predict_images
     from tertium.processes import rank
 
+    if isinstance(out, Large):
+        from tertium.prediction.sharded import predict as predict_parts
+
+        with watching_first() as progress:
+            finished = predict_parts(
+                run,
+                images,
+                request=out.request,
+                features=features,
+                labels=labels,
+                split=split,
+                top=top,
+                skip_damaged=skip_damaged,
+                joined=out.joined,
+                progress=progress,
+            )
+        if say_ended(finished, "") and out.joined is not None:
+            say(f"All of them: {out.joined}")
+        return
     with together(run), watching_first() as progress:
         done = predict_images(
             run,

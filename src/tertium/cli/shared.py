@@ -27,6 +27,24 @@ if TYPE_CHECKING:
 
 _WIDTH = 120  # of tables in a file or a pipe
 _OUTPUTS = ("out", "plot", "filled", "twins")  # options that name a file to write
+OVERWRITE = "overwrite"
+
+
+class Place(str):
+    """An output that is no file but a folder, or at an address: a large job (`tertium.cli.jobs`)."""
+
+
+def output(text: str) -> Path | Place:
+    """Read what --out is: a file by its path; or a folder or an address, for a job.
+
+    >>> type(output("predictions.csv")).__name__, type(output("predictions/")).__name__
+    ('PosixPath', 'Place')
+    """
+    from tertium.data.sources.places import is_address
+
+    if is_address(text) or text.endswith(("/", os.sep)) or os.path.isdir(text):
+        return Place(text)
+    return Path(text)
 
 
 class Unlisted(enum.StrEnum):
@@ -162,7 +180,7 @@ def reads_labels(command: Callable[..., None]) -> Callable[..., None]:
                 "--separator, --missing and --rename say how to read a label file: give --labels"
             )
 
-    return _with_options(command, {name: (kind, None) for name, kind in options.items()}, prepare)
+    return with_options(command, {name: (kind, None) for name, kind in options.items()}, prepare)
 
 
 def writes_files(
@@ -176,15 +194,17 @@ def writes_files(
     options = (*_OUTPUTS, *also)
 
     def prepare(given: dict[str, Any]) -> None:
-        overwrite = given.pop("overwrite")
+        overwrite = given.pop(OVERWRITE)
         outputs = [given[name] for name in options if given.get(name) is not None]
-        if given.get("out") is not None:
+        if not isinstance(given.get("out"), Path | None):  # the folder of a large job, which sees to itself
+            outputs.remove(given["out"])
+        elif given.get("out") is not None:
             outputs += [given["out"].with_name(name.format(stem=given["out"].stem)) for name in beside]
         read = [each for name in given.keys() - {*options} for each in _paths(given[name])]
         keep_inputs(outputs, [*read, *(file for each in read for file in _inside(each, outputs))])
         keep_files(outputs, overwrite=overwrite)
 
-    return lambda command: _with_options(command, {"overwrite": (OverwriteFlag, False)}, prepare)
+    return lambda command: with_options(command, {OVERWRITE: (OverwriteFlag, False)}, prepare)
 
 
 def _paths(given: Any) -> list[Any]:
@@ -210,7 +230,7 @@ def _inside(given: Any, outputs: Sequence[Path]) -> list[Path]:
     return [path for path in below if path.exists() and is_image(path.name)]
 
 
-def _with_options(
+def with_options(
     command: Callable[..., None],
     options: dict[str, tuple[Any, Any]],
     prepare: Callable[[dict[str, Any]], None],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from tertium.errors import InputError
 from tertium.files import replacing
 from tertium.progress import Progress
 from tertium.runs import RunFolder
+from tertium.threads import cores
 
 Hashes = npt.NDArray[np.uint64]
 _BLOCK = 4096  # rows at a time
@@ -38,9 +38,7 @@ def contents(inputs: Inputs, progress: Progress | None = None) -> Hashes:
     progress = progress or Progress()
     progress.start("looking for copies", len(inputs), "images")
     found = np.empty(len(inputs), dtype=np.uint64)
-    for row, digest in ahead(
-        inputs.pictures.checksum, inputs.pictures.stored().tolist(), os.cpu_count() or 1
-    ):
+    for row, digest in ahead(inputs.pictures.checksum, inputs.pictures.stored().tolist(), cores()):
         found[row] = int.from_bytes(digest[:8], "little")
         progress.advance()
     return found

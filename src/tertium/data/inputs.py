@@ -65,16 +65,21 @@ def open_fitting(
     pictures: bool,
 ) -> Inputs:
     """Find inputs for a model, which takes pictures, or features of this width."""
-    if (images is None) == (features is None):
-        raise InputError("give either images or features")
-    if (images is not None) != pictures:
-        kind = "images" if pictures else "features"
-        raise InputError(f"the model was trained on {kind}; give {kind}")
+    check_kind(images, features, pictures)
     found = open_inputs(images, features, names)
     if found.features is not None and found.features.shape[1] != width:
         given = found.features.shape[1]
         raise InputError(f"the model was trained on features of width {width}, not {given}")
     return found
+
+
+def check_kind(images: object, features: object, pictures: bool) -> None:
+    """Raise `InputError` unless what is given is what a model takes: pictures, or features."""
+    if (images is None) == (features is None):
+        raise InputError("give either images or features")
+    if (images is not None) != pictures:
+        kind = "images" if pictures else "features"
+        raise InputError(f"the model was trained on {kind}; give {kind}")
 
 
 def names_of(images: Images | None, features: Features | None) -> list[str]:

@@ -8,7 +8,6 @@ the two sides, is bounded by looking at `MOST` images of each at most.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from PIL import Image
 from tertium.data.pictures import Pictures, ahead
 from tertium.errors import InputError
 from tertium.progress import Progress
+from tertium.threads import cores
 
 ALIKE = 0.95  # correlation of thumbnails; docs/evaluate.md has what it finds
 MOST = 10_000  # images of either side
@@ -80,7 +80,7 @@ def looks(pictures: Pictures, progress: Progress | None = None) -> tuple[npt.NDA
         return np.asarray(image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)).reshape(-1)
 
     progress.start("looking for near copies", len(rows), "images")
-    for place, thumbnail in ahead(look, range(len(rows)), os.cpu_count() or 1):
+    for place, thumbnail in ahead(look, range(len(rows)), cores()):
         found[place] = thumbnail
         progress.advance()
     return rows, found

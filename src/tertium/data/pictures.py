@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,8 +17,10 @@ from PIL import Image
 from tertium.data.decoding import Size, decoded
 from tertium.data.sources.opening import Place, find, names_in, numbers_of, open_source
 from tertium.data.sources.source import ImageSource
+from tertium.data.views import View, resized
 from tertium.errors import InputError
 from tertium.progress import Progress
+from tertium.threads import cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -156,7 +158,12 @@ def damaged(place: Place, names: Sequence[str], progress: Progress) -> dict[str,
     return {name: found[name] for name in names if name in found}
 
 
-def _faults(pictures: SourcePictures) -> Iterator[tuple[int, InputError | None]]:
+def faults_in(pictures: Pictures) -> dict[int, str]:
+    """Decode every image once; return by their rows what is wrong with those that cannot be read."""
+    return {row: str(fault) for row, fault in _faults(pictures) if fault is not None}
+
+
+def _faults(pictures: Pictures) -> Iterator[tuple[int, InputError | None]]:
     """Yield each row with what is wrong with its image."""
 
     def check(row: int) -> InputError | None:
@@ -167,7 +174,19 @@ def _faults(pictures: SourcePictures) -> Iterator[tuple[int, InputError | None]]
         return None
 
     # Pillow decodes outside the interpreter lock.
-    return ahead(check, pictures.stored().tolist(), os.cpu_count() or 1)
+    return ahead(check, pictures.stored().tolist(), cores())
+
+
+def pixel_batches(pictures: Pictures, view: View, size: int, most: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the pixels [B, H, W, 3] of all images in batches; threads decode ``most`` ahead and no more."""
+
+    def pixels(row: int) -> npt.NDArray[np.uint8]:
+        return np.asarray(resized(pictures.open(row), view))
+
+    # Pillow decodes outside the interpreter lock.
+    decoded = ahead(pixels, range(len(pictures)), cores(), most)
+    while batch := [image for _, image in islice(decoded, size)]:
+        yield np.stack(batch)
 
 
 def ahead(

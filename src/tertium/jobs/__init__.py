@@ -1,1 +1,1 @@
-"""Large work in parts, on this machine or on several."""
+"""Large work in shards, on this machine or on a cluster: each shard becomes a part, written whole or not."""

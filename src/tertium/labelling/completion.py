@@ -8,7 +8,7 @@ suggests (see `tertium.annotation.calibration`).
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,7 @@ class Prepared:
         answered = Answered.among(aligned, answers)
         before = answered.taken_out_of(aligned)
         rows = _validation_rows(folder, aligned)
-        scored = _Scored(trained, inputs, before, _collective(run, trained, alone), progress)
+        scored = _Scored(trained, inputs, before, collective_of(run, trained, alone), progress)
         scored, scores = scored.chosen(rows, annotation)
         chances, checked = _calibrated(scores, before.dense(rows), annotation)
         notes = (*_notes(labels, trained, annotation, checked), *answered.notes(aligned))
@@ -150,11 +150,27 @@ class Prepared:
 
     def blocks(self, progress: Progress | None = None) -> Iterator[tuple[Floats, Signs, Block]]:
         """Yield batches of calibrated probabilities, labels, and the chances if unknown; each [B, C]."""
-        scored = _Scored(self.trained, self.inputs, self.labels, self.collective, progress)
-        for scores, labels in scored.blocks(np.arange(len(self.labels))):
+        how = Judged(self.chances, self.collective, self.levels)
+        return how.blocks(self.trained, self.inputs, self.labels, progress)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How a model's scores become the chances of unknown labels."""
+
+    chances: Chances
+    collective: Collective | None
+    levels: tuple[Edges, ...]
+
+    def blocks(
+        self, trained: Trained, inputs: Inputs, labels: Labels, progress: Progress | None = None
+    ) -> Iterator[tuple[Floats, Signs, Block]]:
+        """Yield batches of calibrated probabilities, labels, and the chances if unknown; each [B, C]."""
+        scored = _Scored(trained, inputs, labels, self.collective, progress)
+        for scores, known in scored.blocks(np.arange(len(labels))):
             probabilities = self.chances.calibrated(scores)
             chances = self.chances.unknown_at(probabilities)
-            yield probabilities, labels, _as_likely_as_children(chances, labels, self.levels)
+            yield probabilities, known, _as_likely_as_children(chances, known, self.levels)
 
 
 def _levels(tree: LabelTree, classes: Sequence[str]) -> tuple[Edges, ...]:
@@ -178,7 +194,7 @@ def _as_likely_as_children(chances: Block, labels: Signs, levels: Sequence[Edges
     return np.ascontiguousarray(found.T)
 
 
-def _collective(run: str | Path, trained: Trained, alone: bool) -> Collective | None:
+def collective_of(run: str | Path, trained: Trained, alone: bool) -> Collective | None:
     """Return what the run found of how labels go together, if it did and is asked."""
     together = None if alone else Together.of_run(run)
     if together is None:
@@ -406,35 +422,85 @@ def complete(
     the run has not learned from calibrate the others.
     """
     out = Path(out)
-    _check_request(out, precision, filled)
+    check_path(out)
     table = out.with_name(f"{out.stem}-thresholds.csv")
-    known_by = [place_of(labels), place_of(answers), None if isinstance(tree, LabelTree) else tree]
-    keep_inputs([out, table, filled], [features, *known_by])
-    labels = open_labels(labels, split=split, unlisted=unlisted, progress=progress)
-    said = None if answers is None else open_labels(answers, progress=progress)
-    if tree is not None:
-        tree = tree if isinstance(tree, LabelTree) else LabelTree.read(tree)
-        tree.check(labels.classes)
-        labels, _ = close(labels if said is None else _answered(labels, said), tree)
-    ready = Prepared.of_run(
-        run, labels, images, features=features, answers=said, alone=alone, tree=tree, progress=progress
-    )
+    asked = Asked(labels, split, unlisted, answers, precision, filled, alone, tree)
+    asked.check([out, table], features)
+    ready, known = asked.prepared(run, images, features, progress)
     check_columns(ready.trained.classes, None)
     tally = Tally(len(ready.trained.classes))
     names = ready.labels.images.to_pylist()
-    write_predictions(out, names, ready.trained.classes, _known_kept(ready.blocks(progress), tally))
-    unknown, expected = tally.totals()
-    settled = ready.annotation is not None and ready.annotation.settled
-    count = (unknown, expected, *_range(ready, tally), settled)
-    if precision is None:
-        return Completed(*count, ready.notes, together=ready.related)
-    found = tally.thresholds(precision)
-    known = _known_above(ready, found)
-    _write_thresholds(table, ready, found, known)
-    if filled is not None:
-        write_labels(fill(labels if said is None else _answered(labels, said), out, ready, found), filled)
-    notes = (*ready.notes, _note_of(known))
-    return Completed(*count, notes, table, int(found.added.sum()), ready.related)
+    write_predictions(out, names, ready.trained.classes, known_kept(ready.blocks(progress), tally))
+    return asked.completed(ready, known, tally, table, lambda: _read_back(out, len(ready.trained.classes)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a completion, besides where images are and where the probabilities go."""
+
+    labels: Source
+    split: str | None
+    unlisted: Unlisted
+    answers: Source | None
+    precision: float | None
+    filled: str | Path | None
+    alone: bool
+    tree: LabelTree | str | Path | None
+
+    def check(self, outputs: Sequence[Path], features: Features | None) -> None:
+        """Raise `InputError` for what cannot be done or written, before the long work."""
+        _check_request(self.precision, self.filled)
+        tree = None if isinstance(self.tree, LabelTree) else self.tree
+        read = [place_of(self.labels), place_of(self.answers), tree]
+        keep_inputs([*outputs, self.filled], [features, *read])
+
+    def prepared(
+        self, run: str | Path, images: Images | None, features: Features | None, progress: Progress | None
+    ) -> tuple[Prepared, Labels]:
+        """Load and calibrate the model; return also all labels of the file, with the answers."""
+        labels = open_labels(self.labels, split=self.split, unlisted=self.unlisted, progress=progress)
+        said = None if self.answers is None else open_labels(self.answers, progress=progress)
+        tree = self.tree
+        if tree is not None:
+            tree = tree if isinstance(tree, LabelTree) else LabelTree.read(tree)
+            tree.check(labels.classes)
+            labels, _ = close(labels if said is None else _answered(labels, said), tree)
+        ready = Prepared.of_run(
+            run,
+            labels,
+            images,
+            features=features,
+            answers=said,
+            alone=self.alone,
+            tree=tree,
+            progress=progress,
+        )
+        return ready, labels if said is None else _answered(labels, said)
+
+    def completed(
+        self,
+        ready: Prepared,
+        known: Labels,
+        tally: Tally,
+        table: Path,
+        written: Callable[[], Iterator[Block]],
+    ) -> Completed:
+        """Say what was counted; write thresholds and filled labels, if they are asked for.
+
+        ``written`` gives the probabilities again, block by block.
+        """
+        unknown, expected = tally.totals()
+        settled = ready.annotation is not None and ready.annotation.settled
+        count = (unknown, expected, *_range(ready, tally), settled)
+        if self.precision is None:
+            return Completed(*count, ready.notes, together=ready.related)
+        found = tally.thresholds(self.precision)
+        above = _known_above(ready, found)
+        _write_thresholds(table, ready, found, above)
+        if self.filled is not None:
+            write_labels(fill(known, written(), ready, found), self.filled)
+        notes = (*ready.notes, _note_of(above))
+        return Completed(*count, notes, table, int(found.added.sum()), ready.related)
 
 
 def _range(ready: Prepared, tally: Tally) -> tuple[float, float]:
@@ -457,8 +523,7 @@ def _answered(labels: Labels, answers: Labels) -> Labels:
     return Answered.among(labels, answers).put_into(labels)
 
 
-def _check_request(out: Path, precision: float | None, filled: str | Path | None) -> None:
-    check_path(out)
+def _check_request(precision: float | None, filled: str | Path | None) -> None:
     if precision is not None and not 0 < precision < 1:
         raise InputError(f"the precision must lie between 0 and 1, not {precision}")
     if filled is not None:
@@ -470,20 +535,21 @@ def _check_request(out: Path, precision: float | None, filled: str | Path | None
             raise InputError(f"{filled}: the folder {Path(filled).parent} does not exist")
 
 
-def _known_kept(blocks: Iterable[tuple[Floats, Signs, Block]], tally: Tally) -> Iterator[Block]:
+def known_kept(blocks: Iterable[tuple[Floats, Signs, Block]], tally: Tally | None = None) -> Iterator[Block]:
     """Yield the chances of unknown labels among known ones as 1 and 0; count the former."""
     for _, labels, chances in blocks:
-        tally.add(chances, labels == 0)
+        if tally is not None:
+            tally.add(chances, labels == 0)
         yield np.where(labels == 0, chances, labels > 0).astype(np.float32)
 
 
-def fill(labels: Labels, out: Path, ready: Prepared, found: Thresholds) -> Labels:
-    """Return the labels with those above the thresholds added as present; ``out`` has the probabilities."""
+def fill(labels: Labels, blocks: Iterable[Block], ready: Prepared, found: Thresholds) -> Labels:
+    """Return the labels with those above the thresholds added as present; blocks have the probabilities."""
     classes = (*labels.classes, *sorted(set(ready.trained.classes) - set(labels.classes)))
     column = np.array([classes.index(name) for name in ready.trained.classes])
     rows, columns, values = labels.with_classes(classes).coo()
     more_rows, more_columns, start = [rows], [columns], 0
-    for chances in _read_back(out, len(ready.trained.classes)):
+    for chances in blocks:
         unknown = ready.labels.dense(np.arange(start, start + len(chances))) == 0
         row, place = np.nonzero(unknown & found.above(chances))
         more_rows.append(row + start)
@@ -505,15 +571,16 @@ def _read_back(path: Path, classes: int) -> Iterator[Block]:
     if path.suffix == ".parquet":
         with pa.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(max(1, _READ // classes)):
-                yield _matrix(batch)
+                yield matrix(batch)
         return
     names = pa.csv.open_csv(path).schema.names
     kinds = {name: pa.float32() for name in names[1:]} | {names[0]: pa.string()}
     with pa.csv.open_csv(path, convert_options=pa.csv.ConvertOptions(column_types=kinds)) as file:
-        yield from map(_matrix, file)
+        yield from map(matrix, file)
 
 
-def _matrix(batch: pa.RecordBatch) -> Block:
+def matrix(batch: pa.RecordBatch | pa.Table) -> Block:
+    """Return the probabilities [B, C] of rows whose first column is the image."""
     return np.stack([np.asarray(column, dtype=np.float32) for column in batch.columns[1:]], axis=1)
 
 

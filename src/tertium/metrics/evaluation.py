@@ -16,17 +16,14 @@ import numpy.typing as npt
 from tertium.errors import InputError
 from tertium.metrics.ranking import (
     Counts,
-    Flags,
     Floats,
     Known,
     KnownScores,
     Scores,
     Truth,
     codes_of,
-    curve,
     known_counts,
     pack,
-    unpack,
 )
 
 _BINS = 15  # of the calibration error
@@ -206,17 +203,14 @@ def _measured(known: Known | KnownScores, cuts: Floats) -> tuple[Floats, Counts,
     ap = np.full(len(known.names), np.nan)
     hits, predicted = np.zeros((2, ap.size), dtype=np.int64)
     gaps, total, probable = np.zeros(_BINS), 0, True
-    for column, keys, levels in known.by_class():
-        values, present = unpack(keys, levels)  # from the highest score downwards
-        probable = probable and bool(values[0] <= 1 and values[-1] >= 0)
+    for column, ranked in known.by_class():
+        probable = probable and bool(ranked.values[0] >= 0 and ranked.values[-1] <= 1)
         if probable:
-            gaps += _gaps(values.astype(np.float64), present, _BINS)
-        total += values.size
+            gaps += _gaps(*ranked)
+        total += ranked.values.size
         if known.positives[column] and known.negatives[column]:
-            ap[column] = _area(*curve(keys, levels))
-            predicted[column] = np.count_nonzero(values >= cuts[column])
-            hits[column] = np.count_nonzero(present[: predicted[column]])
-        del keys, levels, values, present  # before the next ones are made
+            ap[column] = _area(*ranked.curve())
+            hits[column], predicted[column] = ranked.reached(cuts[column])
     return ap, hits, predicted, _over(np.abs(gaps).sum(), total) if probable else np.nan
 
 
@@ -235,7 +229,7 @@ def precision_recall_at_k(scores: Scores, labels: Truth, k: int) -> tuple[float,
         raise InputError(f"k must be at least 1, not {k}")
     precision = recall = images = images_with_present = 0.0
     for piece in Known.read(scores, labels).pieces():
-        keys = pack(piece.rows - piece.rows.min(), codes_of(piece.values)[0], piece.present)
+        keys = pack(piece.rows - piece.rows.min(), codes_of(piece.values), piece.present)
         keys.sort()
         rows, present = (keys >> np.uint64(33)).astype(np.int64), (keys & np.uint64(1)).astype(np.bool_)
         known, positives = np.bincount(rows), np.bincount(rows, weights=present)  # [R] each
@@ -264,7 +258,7 @@ def calibration_error(scores: Scores, labels: Truth, bins: int = 15) -> float:
         outside = (values < 0) | (values > 1)
         if outside.any():
             raise InputError(f"calibration needs probabilities, not {values[np.argmax(outside)]:g}")
-        gaps += _gaps(values, piece.present, bins)
+        gaps += _gaps(values, values[piece.present], bins)
         total += values.size
     return _over(np.abs(gaps).sum(), total)
 
@@ -336,10 +330,13 @@ def _area(hits: Counts, predicted: Counts, _: Scores) -> float:
     return float((steps * (hits / predicted)).sum() / hits[-1])
 
 
-def _gaps(values: Floats, present: Flags, bins: int) -> Floats:
+def _gaps(values: Scores, present: Scores, bins: int = _BINS) -> Floats:
     """Return by how much the scores of each bin [bins] exceed its present entries, in sum."""
-    bin_of = np.minimum((values * bins).astype(np.int64), bins - 1)
-    return np.asarray(np.bincount(bin_of, weights=values - present, minlength=bins), dtype=np.float64)
+    bin_of, of_present = (
+        np.minimum((each.astype(np.float64) * bins).astype(np.int64), bins - 1) for each in (values, present)
+    )
+    sums = np.bincount(bin_of, weights=values, minlength=bins)
+    return np.asarray(sums - np.bincount(of_present, minlength=bins), dtype=np.float64)
 
 
 def _unscored(known: Known | KnownScores) -> tuple[Unscored, ...]:

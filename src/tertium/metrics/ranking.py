@@ -1,12 +1,12 @@
-"""Ranking: the known entries of scores, class by class from the highest score downwards.
+"""Ranking: the known entries of scores, class by class in the order of their scores.
 
 `Known` reads scores in memory, or memory-mapped. Scores that do not fit into memory come block by block:
-`KnownScores` keeps those of known labels in a file. Both give each class as sorted keys.
+`KnownScores` keeps those of known labels in a file. Both give each class as `Ranked`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +34,31 @@ _MOSTLY = 0.25  # known share from which a row's entries are read on from class 
 # ---- the known entries ---------------------------------------------------------------------------------
 
 
-class _Piece(NamedTuple):
+class Ranked(NamedTuple):
+    """The known scores of a class, and those of its known-present entries; both ascending.
+
+    Two plain sorts of numbers are several times as fast as one that carries the labels along.
+    """
+
+    values: Scores
+    present: Scores
+
+    def curve(self) -> tuple[Counts, Counts, Scores]:
+        """Return how many present and how many known entries reach each score of a present one, and it.
+
+        The highest score comes first.
+        """
+        first = np.flatnonzero(np.append(True, self.present[1:] != self.present[:-1]))[::-1]
+        cuts = self.present[first]
+        return self.present.size - first, self.values.size - np.searchsorted(self.values, cuts), cuts
+
+    def reached(self, cut: float) -> tuple[int, int]:
+        """Return how many present and how many known entries reach a score."""
+        hits, predicted = (int(np.count_nonzero(each >= cut)) for each in (self.present, self.values))
+        return hits, predicted
+
+
+class Piece(NamedTuple):
     """All known entries of some rows, in some classes."""
 
     rows: Counts
@@ -67,12 +91,14 @@ class Known:
 
     def pieces(
         self, first: int = 0, last: int | None = None, cursors: _Matrix | None = None
-    ) -> Iterator[_Piece]:
+    ) -> Iterator[Piece]:
         """Give the known entries of classes first … last − 1 in pieces of whole rows, none of them empty.
 
         ``cursors`` [N] says where a row's entries from class ``first`` on begin, and is moved on to ``last``.
         """
-        size = min(self.budget // 120, 2**17)  # an entry takes some 60 bytes on its way: half the budget
+        size = max(
+            1, min(self.budget // 240, 2**17)
+        )  # an entry takes some 110 bytes on its way: half the budget
         last = len(self.names) if last is None else last
         if not isinstance(self.signs, Labels):
             found = _dense_pieces(self.scores, self.signs, first, last, size)
@@ -91,41 +117,97 @@ class Known:
     def per_class(self, measure: Callable[[Counts, Counts, Scores], Any], otherwise: float) -> Floats:
         """Measure the curve of each class that can be scored."""
         result = np.full(len(self.names), otherwise)
-        for column, keys, levels in self.by_class():
+        for column, ranked in self.by_class():
             if self.positives[column] and self.negatives[column]:
-                result[column] = measure(*curve(keys, levels))
-            del keys, levels  # before the next ones are made
+                result[column] = measure(*ranked.curve())
         return result
 
-    def by_class(self) -> Iterator[tuple[int, Keys, Scores]]:
-        """Give each class that has known entries, its sorted keys, and what codes stand for (see `codes_of`).
+    def by_class(self) -> Iterator[tuple[int, Ranked]]:
+        """Give each class that has known entries; as many are read at a time as the budget allows."""
+        for column, *both in self._columns():
+            ranked = Ranked(*map(_ascending, both))
+            both.clear()  # before the next ones are made
+            if np.isnan(ranked.values[-1]):  # it is the highest
+                raise _nan(self.names, self._row_of_nan(column), column)
+            yield column, ranked
 
-        As many classes are sorted at a time as the budget allows.
-        """
+    def _columns(self) -> Iterator[tuple[int, Scores, Scores]]:
+        """Give each class that has known entries, its scores and those of present entries, in any order."""
+        if not isinstance(self.signs, Labels):
+            width = self.scores.itemsize + self.signs.itemsize
+            step = max(1, self.budget // max(1, 3 * width * len(self.scores)))
+            for first in range(0, len(self.names), step):
+                scores, signs = (part[:, first : first + step].T for part in (self.scores, self.signs))
+                for column, (values, sign) in enumerate(
+                    zip(*map(_rows, (scores, signs)), strict=True), first
+                ):
+                    known = sign != 0
+                    if known.any():
+                        yield column, values if known.all() else values[known], values[sign > 0]
+            return
         ends = np.cumsum(self.positives + self.negatives)
-        size = self.budget // (128 if self.scores.dtype == np.float64 else 18)  # ranking takes more arrays
-        cursors: _Matrix | None = None
-        if isinstance(self.signs, Labels) and self.signs.known > self.scores.size * _MOSTLY:
-            cursors = self.signs.offsets[:-1].copy()
-        for first, last in _ranges(ends, size):
-            before = int(ends[first - 1]) if first else 0
-            keys, levels = self._sorted_keys(first, last, int(ends[last - 1]) - before, cursors)
-            parts = _parts(keys, first, ends[first:last] - before, levels)
-            del keys, levels
-            yield from parts
-            del parts
+        cursors = self.signs.offsets[:-1].copy() if self.signs.known > self.scores.size * _MOSTLY else None
+        for first, last in _ranges(ends, self.budget // (4 + 2 * self.scores.itemsize)):
+            values, present, ends_here = self._gathered(first, last, cursors)
+            for column, stop in enumerate(ends_here.tolist(), first):
+                mine = slice(stop - int(self.positives[column] + self.negatives[column]), stop)
+                if values[mine].size:
+                    yield column, values[mine], values[mine][present[mine]]
+            del values, present  # before the next ones are made
 
-    def _sorted_keys(self, first: int, last: int, size: int, cursors: _Matrix | None) -> tuple[Keys, Scores]:
-        keys, levels, at = np.empty(size, dtype=np.uint64), self.scores[:0, 0], 0
-        found: Iterable[_Piece] = self.pieces(first, last, cursors)
-        if size and self.scores.dtype == np.float64:  # ranks need all scores of a class at once
-            found = [_Piece(*map(np.concatenate, zip(*found, strict=True)))]
-        for piece in found:
-            codes, levels = codes_of(piece.values)
-            keys[at : at + codes.size] = pack(piece.columns - first, codes, piece.present)
-            at += codes.size
-        keys.sort()
-        return keys, levels
+    def _gathered(self, first: int, last: int, cursors: _Matrix | None) -> tuple[Scores, Flags, Counts]:
+        """Return the scores of some classes' known entries, class after class, their labels, and the ends."""
+        counts = (self.positives + self.negatives)[first:last]
+        ends = np.cumsum(counts)
+        values, present = np.empty(ends[-1], dtype=self.scores.dtype), np.empty(ends[-1], dtype=np.bool_)
+        free = ends - counts
+        for piece in self.pieces(first, last, cursors):
+            columns = piece.columns - first
+            # A stable sort of two bytes is a radix sort.
+            order = np.argsort(columns.astype(np.uint16) if last - first <= 2**16 else columns, kind="stable")
+            here = np.bincount(columns, minlength=counts.size)
+            places = np.arange(order.size) + np.repeat(free - (np.cumsum(here) - here), here)
+            values[places], present[places] = piece.values[order], piece.present[order]
+            free += here
+        return values, present, ends
+
+    def _row_of_nan(self, column: int) -> int:
+        known = self.signs.dense()[:, column] if isinstance(self.signs, Labels) else self.signs[:, column]
+        return int(np.argmax(np.isnan(self.scores[:, column]) & (known != 0)))
+
+
+def _rows(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a transposed part as rows that can be read fast."""
+    return np.ascontiguousarray(part)
+
+
+def _ascending(values: Scores) -> Scores:
+    found = values.astype(np.promote_types(values.dtype, np.float32))  # half precision sorts slowly
+    found.sort()
+    return found
+
+
+def columns_of(classes: Sequence[str], names: Sequence[str]) -> Counts:
+    """Return which column of scores each class has, −1 if it has none; ``names`` are those of the columns."""
+    place = {name: column for column, name in enumerate(names)}
+    return np.array([place.get(name, -1) for name in classes], dtype=np.int64)
+
+
+def known_entries(labels: Labels, first: int, scores: Scores, columns: Counts) -> Piece:
+    """Return what is known of the images from row ``first`` on, with the scores [B, C] of these images.
+
+    ``columns`` says which column a class of the labels has; what has none is left out. Rows count from 0.
+    """
+    offsets = labels.offsets[first : first + len(scores) + 1]
+    if len(offsets) <= len(scores):
+        raise InputError(f"scores of shape {scores.shape} do not fit the labels from row {first} on")
+    entries = labels.entries[offsets[0] : offsets[-1]]
+    own = columns[np.abs(entries) - 1]
+    rows = np.repeat(np.arange(len(scores)), np.diff(offsets))
+    if (own < 0).any():
+        kept = np.flatnonzero(own >= 0)
+        rows, own, entries = rows[kept], own[kept], entries[kept]
+    return Piece(rows, own, scores[rows, own].astype(np.float32, copy=False), entries > 0)
 
 
 class KnownScores:
@@ -141,10 +223,10 @@ class KnownScores:
     ...     known.add(np.array([[0.9, 0.2], [0.8, 0.7]], dtype=np.float32))
     ...     known.add(np.array([[0.3, 0.1]], dtype=np.float32))
     ...     known.close()
-    ...     for column, keys, levels in known.by_class():
-    ...         print(known.names[column], unpack(keys, levels)[1])
-    cat [ True False  True]
-    dog [False  True]
+    ...     for column, ranked in known.by_class():
+    ...         print(known.names[column], ranked.values, ranked.present)
+    cat [0.3 0.8 0.9] [0.3 0.9]
+    dog [0.1 0.2] [0.1]
     """
 
     def __init__(
@@ -159,8 +241,7 @@ class KnownScores:
         self._labels, self._folder = labels, Path(folder)
         self._shares = [range(len(labels))] if shares is None else shares
         self._share, self._row = share, self._shares[share].start
-        place = {name: column for column, name in enumerate(self.names)}
-        self._moved = np.array([place.get(name, -1) for name in labels.classes], dtype=np.int64)
+        self._moved = columns_of(labels.classes, self.names)
         self.positives, self.negatives = np.zeros((2, len(self.names)), dtype=np.int64)
         for ours, theirs in zip((self.positives, self.negatives), known_counts(labels), strict=True):
             ours[self._moved[self._moved >= 0]] = theirs[self._moved >= 0]
@@ -179,22 +260,19 @@ class KnownScores:
 
     def add(self, scores: Scores) -> None:
         """Keep what counts of the scores [B, C] of the next rows."""
-        offsets = self._labels.offsets[self._row : self._row + len(scores) + 1]
-        if len(offsets) <= len(scores) or scores.shape[1] != len(self.names):
+        if scores.shape[1] != len(self.names):
             raise InputError(f"scores of shape {scores.shape} do not fit the labels from row {self._row} on")
-        entries = self._labels.entries[offsets[0] : offsets[-1]]
-        columns = self._moved[np.abs(entries) - 1]
-        rows = np.repeat(np.arange(len(scores)), np.diff(offsets))
-        if (columns < 0).any():
-            kept = np.flatnonzero(columns >= 0)
-            rows, columns, entries = rows[kept], columns[kept], entries[kept]
-        values = scores[rows, columns].astype(np.float32, copy=False)
-        missing = np.isnan(values)
+        found = known_entries(self._labels, self._row, scores, self._moved)
+        missing = np.isnan(found.values)
         if missing.any():
             first = int(np.argmax(missing))
-            raise _nan(self.names, self._row + int(rows[first]), int(columns[first]))
-        self._held.append(pack(columns, codes_of(values)[0], entries > 0))
-        self._row += len(scores)
+            raise _nan(self.names, self._row + int(found.rows[first]), int(found.columns[first]))
+        self.add_known(len(scores), found.columns, found.values, found.present)
+
+    def add_known(self, rows: int, columns: Counts, values: Scores, present: Flags) -> None:
+        """Keep the scores of all known labels of so many next rows: their classes, values and signs."""
+        self._held.append(pack(columns, codes_of(values), present))
+        self._row += rows
         if sum(keys.size for keys in self._held) >= _HELD:
             self._write()
 
@@ -207,18 +285,17 @@ class KnownScores:
         self._file.close()
         np.save(self._runs_file(self._share), np.array(self._runs))
 
-    def by_class(self) -> Iterator[tuple[int, Keys, Scores]]:
-        """Give each class that has known entries, and its sorted keys."""
+    def by_class(self) -> Iterator[tuple[int, Ranked]]:
+        """Give each class that has known entries."""
         ends = np.cumsum(self.positives + self.negatives)
         runs = [np.load(self._runs_file(share), allow_pickle=False) for share in range(len(self._shares))]
         for number, (first, last) in enumerate(self._ranges):
             before = int(ends[first - 1]) if first else 0
             keys = self._read([found[:, number : number + 2] for found in runs], int(ends[last - 1]) - before)
             keys.sort()
-            parts = _parts(keys, first, ends[first:last] - before, np.empty(0, dtype=np.float32))
-            del keys
-            yield from parts
-            del parts
+            for column, part in enumerate(np.split(keys, ends[first : last - 1] - before), start=first):
+                if part.size:
+                    yield column, _ranked(part)
 
     def _write(self) -> None:
         """Write the held keys as one sorted run, in which each range of classes is one stretch."""
@@ -262,13 +339,6 @@ def _ranges(ends: Counts, size: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _parts(keys: Keys, first: int, ends: Counts, levels: Scores) -> Iterator[tuple[int, Keys, Scores]]:
-    """Give the keys of each class from ``first`` on that has any; ``ends`` says where a class's keys end."""
-    for column, part in enumerate(np.split(keys, ends[:-1]), start=first):
-        if part.size:
-            yield column, part, levels
-
-
 def known_counts(labels: Truth) -> tuple[Counts, Counts]:
     """Count the known-present and the known-absent entries of each class."""
     return _counts(_signs(labels))
@@ -302,7 +372,7 @@ def _counts(signs: Labels | _Matrix) -> tuple[Counts, Counts]:
     return positives, negatives
 
 
-def _dense_pieces(scores: Scores, signs: _Matrix, first: int, last: int, size: int) -> Iterator[_Piece]:
+def _dense_pieces(scores: Scores, signs: _Matrix, first: int, last: int, size: int) -> Iterator[Piece]:
     by_class = last - first < signs.shape[1]  # some columns of many copy faster one after the other
     order: Any = "F" if by_class else "C"
     step = max(1, size // max(1, last - first))
@@ -319,10 +389,10 @@ def _dense_pieces(scores: Scores, signs: _Matrix, first: int, last: int, size: i
             part, values = part[where], values[where]
             cells = where // inner.size + outer[0], where % inner.size + inner[0]
         rows, columns = cells[::-1] if by_class else cells
-        yield _Piece(rows, columns, values, part > 0)
+        yield Piece(rows, columns, values, part > 0)
 
 
-def _sparse_pieces(scores: Scores, labels: Labels, first: int, last: int, size: int) -> Iterator[_Piece]:
+def _sparse_pieces(scores: Scores, labels: Labels, first: int, last: int, size: int) -> Iterator[Piece]:
     offsets, width = labels.offsets, len(labels.classes)
     size *= min(8, width // (last - first))  # what is not chosen takes little memory
     starts = np.arange(0, labels.known, size, dtype=offsets.dtype)
@@ -337,12 +407,12 @@ def _sparse_pieces(scores: Scores, labels: Labels, first: int, last: int, size: 
         else:
             rows = np.repeat(np.arange(top, bottom), np.diff(offsets[top : bottom + 1]))
         columns = columns.astype(np.int64)
-        yield _Piece(rows, columns, scores[rows, columns], entries > 0)
+        yield Piece(rows, columns, scores[rows, columns], entries > 0)
 
 
 def _next_pieces(
     scores: Scores, labels: Labels, cursors: _Matrix, width: int, last: int, size: int
-) -> Iterator[_Piece]:
+) -> Iterator[Piece]:
     """Read on where the last classes ended: a row's entries ascend, so the wanted ones come next."""
     ahead, step = np.arange(width, dtype=cursors.dtype)[:, None], max(1, size // width)
     for top in range(0, len(labels), step):
@@ -353,13 +423,13 @@ def _next_pieces(
         cursors[top : top + step] += wanted.sum(axis=0, dtype=cursors.dtype)
         where = np.flatnonzero(wanted)
         rows, columns = where % places.shape[1] + top, columns.ravel()[where].astype(np.int64)
-        yield _Piece(rows, columns, scores[rows, columns], entries.ravel()[where] > 0)
+        yield Piece(rows, columns, scores[rows, columns], entries.ravel()[where] > 0)
 
 
-# ---- sorting packed keys -------------------------------------------------------------------------------
+# ---- packed keys ---------------------------------------------------------------------------------------
 # A key is (class or row, score, label) in one uint64 of 31, 32 and 1 bits. Higher scores get smaller codes
 # and the label comes last, so that after a plain sort each class runs from its highest score downwards, and
-# among equal scores the present entries come last: the last of them closes the group of equal scores.
+# among equal scores the present entries come last.
 
 
 def pack(groups: Counts, codes: npt.NDArray[np.uint32], present: Flags) -> Keys:
@@ -372,37 +442,25 @@ def pack(groups: Counts, codes: npt.NDArray[np.uint32], present: Flags) -> Keys:
     return keys
 
 
-def codes_of(values: Scores) -> tuple[npt.NDArray[np.uint32], Scores]:
-    """Return 32-bit codes that fall as the scores rise; for 64-bit scores ranks, and what they stand for."""
+def codes_of(values: Scores) -> npt.NDArray[np.uint32]:
+    """Return 32-bit codes that fall as the scores rise; for 64-bit scores these are ranks."""
     if values.dtype != np.float64:
         zeroed = values.astype(np.float32, copy=False) + np.float32(0)  # −0.0 equals 0.0, so give it its bits
-        return _flip(zeroed.view(np.int32)).view(np.uint32), values[:0]
+        return _flip(zeroed.view(np.int32)).view(np.uint32)
     order = np.argsort(values)[::-1]
     ordered = values[order]
-    new = np.append(True, ordered[1:] != ordered[:-1])
     codes = np.empty(values.size, dtype=np.uint32)
-    codes[order] = np.cumsum(new) - 1
-    return codes, ordered[new]
+    codes[order] = np.cumsum(np.append(True, ordered[1:] != ordered[:-1])) - 1
+    return codes
 
 
 def _flip(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return bits ^ (~(bits >> 31) & np.int32(2**31 - 1))  # bits of positive floats rise with them; own inverse
 
 
-def unpack(keys: Keys, levels: Scores) -> tuple[Scores, Flags]:
-    """Return the scores and labels of one class's keys."""
+def _ranked(keys: Keys) -> Ranked:
+    """Return the scores of one class's sorted keys."""
+    keys = keys[::-1]
     codes = (keys >> np.uint64(1)).astype(np.uint32)  # the class falls off
-    return _values(codes, levels), (keys & np.uint64(1)).astype(np.bool_)
-
-
-def _values(codes: npt.NDArray[np.uint32], levels: Scores) -> Scores:
-    return levels[codes] if levels.size else _flip(codes.view(np.int32)).view(np.float32)
-
-
-def curve(keys: Keys, levels: Scores) -> tuple[Counts, Counts, Scores]:
-    """Return for each score of a known-present entry how many present and known entries reach it, and it."""
-    place = np.flatnonzero((keys & np.uint64(1)).astype(np.bool_))
-    found = keys[place]
-    last = np.flatnonzero(np.append(found[1:] != found[:-1], True))
-    codes = (found[last] >> np.uint64(1)).astype(np.uint32)  # the class falls off
-    return last + 1, place[last] + 1, _values(codes, levels)
+    values = _flip(codes.view(np.int32)).view(np.float32)
+    return Ranked(values, values[(keys & np.uint64(1)).astype(np.bool_)])

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -33,6 +33,7 @@ from tertium.models.backbones import Backbone
 from tertium.models.onnx_files import convert
 from tertium.models.onnx_session import session
 from tertium.progress import Progress
+from tertium.threads import cores
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -84,9 +85,11 @@ class Extractor:
         device: torch.device,
         workers: int | None = None,
         progress: Progress | None = None,
+        cached: bool = True,
     ) -> None:
+        self._cached = cached
         self._backbone, self._device = backbone.to(device).eval(), device
-        self._threads = (os.cpu_count() or 1) if workers is None else workers + 1
+        self._threads = cores() if workers is None else workers + 1
         self._progress = progress or Progress()
         self._told = False
 
@@ -98,7 +101,7 @@ class Extractor:
     def blocks(self, pictures: Pictures) -> Iterator[Rows]:
         """Yield the features [B, D] of a few images at a time, so that memory does not grow with them."""
         with (
-            _folder(self.about, None, self._progress) as folder,
+            _folder(self.about, None, self._progress, self._cached) as folder,
             closing(Store(folder, self._backbone.width)) as store,
         ):
             for start in range(0, len(pictures), _WINDOW):
@@ -106,6 +109,12 @@ class Extractor:
                 keys = self._fill(pictures.select(rows), store, None)
                 store.settle()
                 yield store.take(keys)
+
+    def readable(self, pictures: Pictures) -> tuple[Rows, dict[int, str]]:
+        """Return the features of all images that can be read, and by their rows what is wrong with others."""
+        broken: dict[int, str] = {}
+        with self._filled(pictures, broken) as (store, keys):
+            return store.take(keys[np.setdiff1d(np.arange(len(keys)), list(broken))]), broken
 
     def save(self, pictures: SourcePictures, out: str | Path) -> list[str]:
         """Write the features as a ``.npy`` file, with a file beside it that names the rows.
@@ -119,19 +128,13 @@ class Extractor:
             rows = np.setdiff1d(np.arange(len(keys)), list(broken))
             if not rows.size:
                 raise InputError(f"{pictures.source.place}: none of the images can be read ({broken[0]})")
-            with replacing(out) as temporary:
-                array = np.lib.format.open_memmap(
-                    temporary, mode="w+", dtype=np.float16, shape=(len(rows), self._backbone.width)
-                )
-                reserve(temporary)
-                for start in range(0, len(rows), _COPIED):
-                    array[start : start + _COPIED] = store.take(keys[rows[start : start + _COPIED]])
-                array.flush()
-                # First the names: of another array they are refused, but an array without names would be
-                # taken in the order of the labels.
-                write_feature_names(out, array, [pictures.names[row] for row in rows], self.about)
+            parts = (
+                ([pictures.names[row] for row in part], store.take(keys[part]))
+                for part in (rows[at : at + _COPIED] for at in range(0, len(rows), _COPIED))
+            )
+            write_features(out, (len(rows), self._backbone.width), parts, self.about)
         sentences = [broken[row] for row in sorted(broken)]
-        _list_broken(_broken_file(out), sentences)
+        list_broken(out, sentences)
         return sentences
 
     def rate(self, seconds: float = 1.0) -> float:
@@ -171,7 +174,7 @@ class Extractor:
         Damaged images go to ``broken``, where it is given. Without a cache, the store is ``spare`` until it
         has served its purpose, or a temporary folder.
         """
-        with _folder(self.about, spare, self._progress) as folder:
+        with _folder(self.about, spare, self._progress, self._cached) as folder:
             with closing(Store(folder, self._backbone.width)) as store:
                 keys = self._fill(pictures, store, broken)
             store.load()
@@ -284,11 +287,30 @@ def check_path(out: Path, *, overwrite: bool) -> None:
         keep_files([out, names_file(out), _broken_file(out)], overwrite=overwrite)
 
 
+def write_features(
+    out: Path, shape: tuple[int, int], parts: Iterable[tuple[list[str], Rows]], about: dict[str, Any]
+) -> None:
+    """Write features of this shape, which come with the names of their images, part by part."""
+    names: list[str] = []
+    with replacing(out) as temporary:
+        array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float16, shape=shape)
+        reserve(temporary)
+        for images, rows in parts:
+            array[len(names) : len(names) + len(rows)] = rows
+            names += images
+        array.flush()
+        # First the names: of another array they are refused, but an array without names would be
+        # taken in the order of the labels.
+        write_feature_names(out, array, names, about)
+
+
 def _broken_file(out: Path) -> Path:
     return out.with_name(f"{out.name}.broken.txt")
 
 
-def _list_broken(path: Path, broken: list[str]) -> None:
+def list_broken(out: Path, broken: list[str]) -> None:
+    """Write beside a feature file what is wrong with images that have no row in it."""
+    path = _broken_file(out)
     if not broken:
         path.unlink(missing_ok=True)  # of an earlier time
         return
@@ -432,14 +454,14 @@ def cache_folder() -> Path | None:
 
 
 @contextmanager
-def _folder(about: dict[str, Any], spare: Path | None, progress: Progress) -> Iterator[Path]:
+def _folder(about: dict[str, Any], spare: Path | None, progress: Progress, cached: bool) -> Iterator[Path]:
     """Give the folder for features that depend on this: in the cache, or a passing one."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     backbone = re.sub(r"[^\w.]+", "_", about["backbone"])[
         -64:
     ]  # a name may be that of a folder, or an address
     name = f"{backbone}-{about['image_size']}-{key[:32]}"
-    base = cache_folder()
+    base = cache_folder() if cached else None
     if base is not None:
         folder = base / name
         try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tertium.errors import InputError
+from tertium.threads import THREADS, cores
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -51,7 +53,8 @@ def session(path: str | Path, threads: int | None = None) -> InferenceSession:
     if not Path(path).is_file():
         raise InputError(f"{path}: no such file")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads or 0, 1
+    told = cores() if THREADS in os.environ else 0
+    options.intra_op_num_threads, options.inter_op_num_threads = threads or told, 1
     # Threads that wait in a loop would take the time of whatever else runs on the machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors, which are raised as well

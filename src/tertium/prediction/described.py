@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from tertium.data.inputs import Features, Images, Inputs, open_fitting
 from tertium.errors import InputError
-from tertium.files import read_sealed
+from tertium.files import checksum, read_sealed
 from tertium.labels import Labels
 from tertium.prediction.predictor import check_classes
 from tertium.runs import RunFolder
+
+
+def checksum_of(model: str | Path) -> str:
+    """Return what tells a model from others: of an exported file, or of what a run says of its weights."""
+    path = Path(model)
+    return checksum(path if path.suffix == ".onnx" else RunFolder(path).model_file)
 
 
 @dataclass(frozen=True)
@@ -21,6 +30,7 @@ class Described:
     classes: tuple[str, ...]
     width: int
     pictures: bool
+    thresholds: npt.NDArray[np.float64]  # [C]
 
     @classmethod
     def of_run(cls, folder: str | Path) -> Described:
@@ -32,7 +42,8 @@ class Described:
         about = read_sealed(described)
         run.check_own(described, about.get("run"))
         try:
-            return cls(tuple(about["classes"]), int(about["width"]), about["backbone"] is not None)
+            cuts = np.array(about["thresholds"], dtype=np.float64)
+            return cls(tuple(about["classes"]), int(about["width"]), about["backbone"] is not None, cuts)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{folder}: the model is damaged ({error})") from None
 

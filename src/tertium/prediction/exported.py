@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
-from tertium.data.pictures import Pictures, ahead
-from tertium.data.views import FILTERS, View, resized
+from tertium.data.pictures import pixel_batches
+from tertium.data.views import FILTERS, View
 from tertium.errors import InputError
 from tertium.models.onnx_session import is_sealed, session
 from tertium.prediction.predictor import Predictor
@@ -80,6 +78,11 @@ class Exported(Predictor):
         """Of the images, in pixels; 0 where the model takes features."""
         return self.view.size
 
+    @property
+    def pictures(self) -> bool:
+        """Whether it takes images, and not features."""
+        return self.size > 0
+
     def summary(self) -> dict[str, Any]:
         """Return what the model is, in a few words."""
         takes = {"images": f"{self.size} × {self.size}"} if self.size else {"features": self.width}
@@ -98,7 +101,7 @@ class Exported(Predictor):
     def blocks(self, inputs: Inputs) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the probabilities [B, C] of a few inputs, batch by batch."""
         if inputs.pictures is not None:
-            return map(self.probabilities, _image_batches(inputs.pictures, self.view))
+            return map(self.probabilities, pixel_batches(inputs.pictures, self.view, _IMAGES, _AHEAD))
         assert inputs.features is not None
         return map(self.probabilities, _feature_batches(inputs.features))
 
@@ -114,15 +117,3 @@ def _view(said: Mapping[str, str]) -> View:
     if filter_ not in FILTERS or not (crop is None or 0 < float(crop) <= 1):
         raise ValueError(f"unknown filter {filter_} or crop {crop}")
     return View(int(said["image_size"]), filter_, crop)
-
-
-def _image_batches(pictures: Pictures, view: View) -> Iterator[npt.NDArray[np.uint8]]:
-    """Decode in threads, a few batches ahead of the model and no more."""
-
-    def pixels(row: int) -> npt.NDArray[np.uint8]:
-        return np.asarray(resized(pictures.open(row), view))
-
-    # Pillow decodes outside the interpreter lock.
-    decoded = ahead(pixels, range(len(pictures)), os.cpu_count() or 1, _AHEAD)
-    while batch := [image for _, image in islice(decoded, _IMAGES)]:
-        yield np.stack(batch)

@@ -86,7 +86,7 @@ def write_predictions(
     check_columns(classes, top)
     kept = kept or Tables()
     schema = schema_of(classes, top)
-    found = chain(kept.earlier(), _tables(schema, names, blocks, pa.array(classes, pa.string()), top, kept))
+    found = chain(kept.earlier(), _kept(kept, tables_of(names, classes, blocks, top)))
     parts = [] if folder is None else [folder / f"{number}{path.suffix}" for number in range(world())]
     write: Any = _write_parquet if path.suffix == ".parquet" else _write_csv
     if folder is None or rank() == 0:
@@ -96,22 +96,26 @@ def write_predictions(
         write(parts[rank()], schema, found, None)
 
 
-def _tables(
-    schema: pa.Schema,
+def tables_of(
     names: Sequence[str],
+    classes: Sequence[str],
     blocks: Iterable[npt.NDArray[np.float32]],
-    labels: pa.Array,
-    top: int | None,
-    kept: Tables,
-) -> Iterator[pa.Table]:
-    start = 0
+    top: int | None = None,
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield for each block of probabilities how many images it has, and its rows."""
+    schema, labels, start = schema_of(classes, top), pa.array(classes, pa.string()), 0
     for block in blocks:
         part = names[start : start + len(block)]
         columns = _wide(part, block) if top is None else _long(part, block, labels, top)
-        table = pa.table(columns, schema=schema)
-        kept.add(len(block), table)
-        yield table
+        yield len(block), pa.table(columns, schema=schema)
         start += len(block)
+
+
+def _kept(kept: Tables, tables: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
+    """Yield tables after they were kept."""
+    for images, table in tables:
+        kept.add(images, table)
+        yield table
 
 
 def write_columns(path: str | Path, columns: Mapping[str, Sequence[Any]]) -> None:

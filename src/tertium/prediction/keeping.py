@@ -22,10 +22,10 @@ import pyarrow as pa
 from tertium.data.decoding import PIXELS
 from tertium.data.identity import contents
 from tertium.data.inputs import Inputs
-from tertium.files import checksum, make_folder
+from tertium.files import make_folder
+from tertium.prediction.described import checksum_of
 from tertium.prediction.files import Tables, schema_of
 from tertium.processes import barrier, rank, world
-from tertium.runs import RunFolder
 
 _HEAD = struct.Struct("<IIQ32s")  # of a block: checksum of the rest, images, bytes, which images they are
 
@@ -65,8 +65,7 @@ def keeping(
 
 def _purpose(model: Path, classes: Sequence[str], top: int | None) -> bytes:
     """Return what tells these predictions from others: the model, the columns, how images are read."""
-    described = model if model.suffix == ".onnx" else RunFolder(model).model_file
-    said = [checksum(described), list(classes), top, PIXELS, version("tertium")]
+    said = [checksum_of(model), list(classes), top, PIXELS, version("tertium")]
     return hashlib.sha256(json.dumps(said).encode()).digest()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tertium.data.batches import Loader, Order, loader
 from tertium.data.inputs import BATCH, Features, Images, Inputs, open_fitting
+from tertium.data.pictures import pixel_batches
 from tertium.data.views import View
 from tertium.errors import InputError
 from tertium.models.classifier import Classifier, load_model, save_model
@@ -30,13 +31,17 @@ _UNIT = "\0unit "  # no class has such a name
 
 def stream(model: Classifier, loader: Loader) -> Iterator[npt.NDArray[np.float32]]:
     """Yield the probabilities [B, C] of one batch after the other, in the order of the rows."""
+    return _probabilities(model, (batch.inputs for batch in loader.epoch(0)))
+
+
+def _probabilities(model: Classifier, batches: Iterable[Tensor]) -> Iterator[npt.NDArray[np.float32]]:
     model.eval()
     device = model.head.weight.device
     few = model.backbone is not None and device.type == "cpu"
     product = BATCH * model.width * len(model.classes)
-    for batch in loader.epoch(0):
+    for inputs in batches:
         with torch.inference_mode(), nullcontext() if few else suited_to(product):
-            parts = torch.split(batch.inputs.to(device), _IMAGES if few else BATCH)
+            parts = torch.split(inputs.to(device), _IMAGES if few else BATCH)
             yield torch.cat([model(part) for part in parts]).sigmoid().cpu().numpy()
 
 
@@ -58,6 +63,7 @@ class Trained(Predictor):
     thresholds: npt.NDArray[np.float64]  # [C] above which a class is called present
     workers: int = 0
     frozen: str | None = None  # checksum of the backbone, if it was not trained
+    cached: bool = True  # whether features of a backbone that was not trained are kept for the next time
 
     @property
     def view(self) -> View:
@@ -118,6 +124,10 @@ class Trained(Predictor):
             done += len(rows)
 
     def _streamed(self, model: Classifier, inputs: Inputs) -> Iterator[npt.NDArray[np.float32]]:
+        if inputs.pictures is not None and not self.workers:
+            batches = pixel_batches(inputs.pictures, self.view, BATCH, BATCH)  # while the model runs
+            planes = (torch.from_numpy(np.ascontiguousarray(each.transpose(0, 3, 1, 2))) for each in batches)
+            return _probabilities(model, planes)
         order = Order(len(inputs), BATCH)
         return stream(model, loader(inputs, None, self.view, order, workers=self.workers))
 
@@ -128,4 +138,4 @@ class Trained(Predictor):
         if backbone is None or self.frozen is None or weights_of(backbone) != self.frozen:
             return None
         device = self.model.head.weight.device
-        return Extractor(backbone, device=device), self.model.on_features()
+        return Extractor(backbone, device=device, cached=self.cached), self.model.on_features()

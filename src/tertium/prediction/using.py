@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tertium.data.identity import contents, load_contents, load_taught
 from tertium.data.inputs import BATCH, Features, Images, Inputs
+from tertium.data.likeness import Taught
 from tertium.data.pictures import damaged
 from tertium.data.sources.opening import is_place, names_in, open_source
 from tertium.data.sources.source import ImageSource
@@ -219,47 +220,65 @@ def evaluate(
 
     loaded, known, inputs = agreed(prepare)
     beside = None if place is None else place.parent
-    counts = _annotations(model, loaded.classes)
+    counts = annotations_of(model, loaded.classes)
     found = judge(loaded, known, inputs, counts, progress, beside)
-    seen = _seen(model, inputs, progress)
+    before = Before.of(model)
+    seen = before.seen(inputs, progress)
     unseen = None
     if 0 < seen.sum() < len(seen):
         rest = np.flatnonzero(~seen)
         unseen = judge(loaded, known[rest], inputs.select(rest), counts, progress, beside)
-    near, apart = _near(model, inputs, ~seen, progress), None
+    near, apart = before.near(inputs, ~seen, progress), None
     alike = seen | np.isin(np.array(inputs.names), [image for image, _, _ in near])
     if near and not alike.all():
         rest = np.flatnonzero(~alike)
         apart = judge(loaded, known[rest], inputs.select(rest), counts, progress, beside)
     strangers = sorted(set(known.classes) - set(loaded.classes))
     if place is not None and rank() == 0:
-        source = place_of(labels) or "labels in memory"
-        on = f"the {len(known):,} image{'s' if len(known) != 1 else ''} of {source}"
-        write_evaluation(place, found, on if split is None else f"{on}, split {split}")
+        write_evaluation(place, found, on_what(len(known), labels, split))
     return Evaluated(found, len(known), int(seen.sum()), unseen, near, apart, strangers, place)
 
 
-def _seen(model: object, inputs: Inputs, progress: Progress | None) -> npt.NDArray[np.bool_]:
-    """Return which inputs a run was trained or validated on, as far as it has kept that."""
-    known = load_contents(RunFolder(Path(model)).seen_file) if isinstance(model, str | Path) else None
-    if known is None:
-        return np.zeros(len(inputs), dtype=bool)
-    return np.isin(contents(inputs, progress), known)
+def on_what(images: int, labels: Source, split: str | None) -> str:
+    """Say on which images a model was evaluated."""
+    source = place_of(labels) or "labels in memory"
+    on = f"the {images:,} image{'s' if images != 1 else ''} of {source}"
+    return on if split is None else f"{on}, split {split}"
 
 
-def _near(
-    model: object, inputs: Inputs, others: npt.NDArray[np.bool_], progress: Progress | None
-) -> tuple[tuple[str, str, float], ...]:
-    """Return which other inputs look nearly the same as training images of a run, if it has kept that."""
-    taught = load_taught(RunFolder(Path(model)).seen_file) if isinstance(model, str | Path) else None
-    if taught is None or inputs.pictures is None or not others.any():
-        return ()
-    rest = inputs.select(np.flatnonzero(others))
-    assert rest.pictures is not None
-    return tuple(taught.like(rest.pictures, rest.names, progress))
+@dataclass(frozen=True)
+class Before:
+    """What a run was trained or validated on, as far as it has kept that."""
+
+    contents: npt.NDArray[np.uint64] | None
+    taught: Taught | None
+
+    @classmethod
+    def of(cls, model: object) -> Before:
+        """Read what is kept of a model that is given by its place."""
+        if not isinstance(model, str | Path):
+            return cls(None, None)
+        kept = RunFolder(Path(model)).seen_file
+        return cls(load_contents(kept), load_taught(kept))
+
+    def seen(self, inputs: Inputs, progress: Progress | None = None) -> npt.NDArray[np.bool_]:
+        """Return which inputs are the same as ones of the run."""
+        if self.contents is None:
+            return np.zeros(len(inputs), dtype=bool)
+        return np.isin(contents(inputs, progress), self.contents)
+
+    def near(
+        self, inputs: Inputs, others: npt.NDArray[np.bool_], progress: Progress | None = None
+    ) -> tuple[tuple[str, str, float], ...]:
+        """Return which of the other inputs look nearly the same as training images, and which those are."""
+        if self.taught is None or inputs.pictures is None or not others.any():
+            return ()
+        rest = inputs.select(np.flatnonzero(others))
+        assert rest.pictures is not None
+        return tuple(self.taught.like(rest.pictures, rest.names, progress))
 
 
-def _annotations(model: object, classes: Sequence[str]) -> npt.NDArray[np.int64] | None:
+def annotations_of(model: object, classes: Sequence[str]) -> npt.NDArray[np.int64] | None:
     """Return how many labels of each class training knew, if the model is of a run that says so."""
     if not isinstance(model, str | Path):
         return None

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from tertium.data.decoding import reading
-from tertium.data.sources.places import RemoteFile, kept
+from tertium.data.sources.places import RemoteFile, kept, version_of
 from tertium.data.sources.remote import below
 from tertium.data.sources.source import is_image
 from tertium.errors import InputError
@@ -51,6 +54,14 @@ class Folder:
         """Return the path."""
         return str(self.folder / self.names[number])
 
+    def part(self, numbers: npt.NDArray[np.int64]) -> Folder:
+        """Return these files only."""
+        return Folder(self.folder, [self.names[number] for number in numbers])
+
+    def version(self, number: int) -> str:
+        """Return the size and the date of a file."""
+        return version_of(f"{self.folder}/{self.names[number]}")
+
 
 @dataclass(frozen=True)
 class RemoteFolder:
@@ -87,6 +98,15 @@ class RemoteFolder:
     def where(self, number: int) -> str:
         """Return the address."""
         return self.files[number].address
+
+    def part(self, numbers: npt.NDArray[np.int64]) -> RemoteFolder:
+        """Return these files only."""
+        names, files = ([every[number] for number in numbers] for every in (self.names, self.files))
+        return RemoteFolder(self.place, names, files, [])
+
+    def version(self, number: int) -> str:
+        """Return the size and what the storage calls a version."""
+        return f"{self.files[number].size} {self.files[number].version}"
 
 
 def list_files(folder: Path) -> list[str]:

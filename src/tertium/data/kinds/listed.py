@@ -11,9 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from tertium.data.decoding import reading
 from tertium.data.sources.index import check_once
-from tertium.data.sources.places import File, RemoteFile, is_address
+from tertium.data.sources.places import File, RemoteFile, is_address, version_of
 from tertium.data.sources.remote import look_up
 from tertium.errors import InputError, did_you_mean
 
@@ -46,6 +49,16 @@ class Listed:
         """Return the path or the address."""
         return self.paths[number]
 
+    def part(self, numbers: npt.NDArray[np.int64]) -> Listed:
+        """Return these images only."""
+        names, paths = ([every[number] for number in numbers] for every in (self.names, self.paths))
+        return Listed(self.place, names, paths, (), self.by_path)
+
+    def version(self, number: int) -> str:
+        """Return the path, with the size and the date of a file on disk."""
+        path = self.paths[number]
+        return path if is_address(path) else f"{path} {version_of(path)}"
+
 
 @lru_cache(maxsize=2**16)
 def _remote(address: str) -> RemoteFile:
@@ -72,6 +85,11 @@ def opened(place: str, files: Sequence[File], name: str | None = None, path: str
         paths += [beside(file.address, each) for each in at]
     check_once(names, lambda _: place)
     return Listed(place, names, paths)
+
+
+def holds(_: File, **__: str | None) -> bool:
+    """Return whether a file has the bytes of images itself: a list has not."""
+    return False
 
 
 def beside(file: str, path: str) -> str:

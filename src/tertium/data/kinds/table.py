@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,7 +90,7 @@ class Table:
     place: str
     names: list[str]
     groups: Sequence[_Group]
-    starts: npt.NDArray[np.int64]  # [G] the first image of each group
+    rows: npt.NDArray[np.int32]  # [N, 2] in which group an image is, and in which of its rows
     named_by_path: bool  # in the images themselves
     unread: tuple[str, ...] = ()
     by_path: bool = False
@@ -98,8 +98,8 @@ class Table:
     @contextmanager
     def open(self, number: int) -> Iterator[BinaryIO]:
         """Give the bytes of one image."""
-        group = self._group(number)
-        value = _values(self.groups[group])[number - int(self.starts[group])]
+        group, row = self.rows[number].tolist()
+        value = _values(self.groups[group])[row]
         if value.is_valid:
             yield io.BytesIO(value.as_buffer())
         elif self.named_by_path:  # as `datasets` writes images that were not in memory
@@ -111,10 +111,23 @@ class Table:
 
     def where(self, number: int) -> str:
         """Return the file and the name."""
-        return f"{self.groups[self._group(number)].file.address}: {self.names[number]}"
+        return f"{self.groups[self.rows[number, 0]].file.address}: {self.names[number]}"
 
-    def _group(self, number: int) -> int:
-        return int(np.searchsorted(self.starts, number, "right")) - 1
+    def part(self, numbers: npt.NDArray[np.int64]) -> Table:
+        """Return these images only, and the groups that they are in."""
+        used, groups = np.unique(self.rows[numbers, 0], return_inverse=True)
+        return replace(
+            self,
+            names=[self.names[number] for number in numbers],
+            groups=[self.groups[number] for number in used],
+            rows=np.stack([groups, self.rows[numbers, 1]], axis=1).astype(np.int32),
+        )
+
+    def version(self, number: int) -> str:
+        """Return what the file has of it."""
+        group, row = self.rows[number].tolist()
+        file = self.groups[group].file
+        return f"{file.size} {file.version} {self.groups[group].number} {row}"
 
 
 def opened(
@@ -146,9 +159,16 @@ def opened(
         lengths += counts[counts > 0].tolist()
     names = [each for table in tables for each in table["name"].to_pylist()]
     by_path = name is None and pa.types.is_struct(indexed(files[:1], "columns 1", _empty)[0][column].type)
-    found = Table(place, names, groups, np.cumsum([0, *lengths])[:-1], by_path)
-    check_once(names, lambda number: groups[found._group(number)].file.address)
-    return found
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    within = np.arange(len(owners)) - np.repeat(np.cumsum([0, *lengths])[:-1], lengths)
+    rows = np.stack([owners, within], axis=1).astype(np.int32)
+    check_once(names, lambda number: groups[rows[number, 0]].file.address)
+    return Table(place, names, groups, rows, by_path)
+
+
+def holds(file: File, image: str | None = None, name: str | None = None, path: str | None = None) -> bool:
+    """Return whether a table has the bytes of images itself, and not only their paths."""
+    return path is None and _image_column(_unkept(file), image) is not None
 
 
 def _unkept(file: File) -> File:

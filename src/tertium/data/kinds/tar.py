@@ -11,11 +11,17 @@ from tertium.errors import InputError
 
 ENDINGS = (".tar",)
 OPTIONS: tuple[str, ...] = ()
+SEQUENTIAL = True  # what is in it shows only when it is read from its beginning to its end
 
 
 def opened(place: str, files: Sequence[File]) -> Archives:
     """Find the images in tar archives."""
     return open_archives(place, files, "tar 1", _members, _unpacked)
+
+
+def holds(_: File) -> bool:
+    """Return whether a file has the bytes of images itself."""
+    return True
 
 
 def _members(file: File) -> Iterator[Member]:

@@ -6,7 +6,7 @@ import io
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -60,6 +60,23 @@ class Archives:
     def where(self, number: int) -> str:
         """Return the archive and the path inside."""
         return f"{self.files[self.shards[number]].address}: {self.names[number]}"
+
+    def part(self, numbers: npt.NDArray[np.int64]) -> Archives:
+        """Return these images only, and the archives that they are in."""
+        used, shards = np.unique(self.shards[numbers], return_inverse=True)
+        return replace(
+            self,
+            files=[self.files[number] for number in used],
+            names=[self.names[number] for number in numbers],
+            unread=[],
+            shards=shards.astype(np.int32),
+            members=self.members[numbers],
+        )
+
+    def version(self, number: int) -> str:
+        """Return what the archive has of it."""
+        file = self.files[self.shards[number]]
+        return f"{file.size} {file.version} {self.members[number].tolist()}"
 
 
 def open_archives(

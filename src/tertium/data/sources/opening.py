@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from tertium.data import kinds as package
 from tertium.data.kinds.folder import Folder, RemoteFolder
 from tertium.data.kinds.listed import of_paths
-from tertium.data.sources.places import File, files_at, is_address
+from tertium.data.sources.places import File, alone, files_at, is_address
 from tertium.data.sources.source import IMAGE_SUFFIXES, ImageSource, is_image
 from tertium.errors import InputError, did_you_mean, some
 
@@ -35,6 +36,10 @@ class Kind(Protocol):
 
     def opened(self, place: str, files: Sequence[File], **options: str) -> ImageSource:
         """Find the images in such files."""
+        ...
+
+    def holds(self, file: File, **options: str) -> bool:
+        """Return whether a file has the bytes of images itself, and is not only a list of them."""
         ...
 
 
@@ -76,6 +81,46 @@ def open_source(place: Place) -> ImageSource:
         return kind.opened(text, files_at(where), **options)
     _explain_compressed(where)
     return RemoteFolder.at(text) if is_address(text) else Folder.at(text)
+
+
+@dataclass(frozen=True)
+class Containers:
+    """Files with the bytes of images; each can be opened by itself."""
+
+    place: str
+    files: Sequence[File]
+    options: Mapping[str, str]
+
+    def source(self, file: File) -> ImageSource:
+        """Find the images in one of the files."""
+        return self._kind.opened(self.place, [alone(file)], **self.options)
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether a file must be read whole to know what is in it."""
+        return getattr(self._kind, "SEQUENTIAL", False)
+
+    @property
+    def _kind(self) -> Kind:
+        kind = _kind(_options(self.place)[0])
+        assert kind is not None
+        return kind
+
+
+def containers(place: Place) -> Containers | None:
+    """Return the files of a place with the bytes of images in them, and nothing of what is inside.
+
+    None if it is another kind of place, such as a folder or a list.
+    """
+    if not isinstance(place, str | Path) or Path(place).is_dir():
+        return None
+    where, options = _options(str(place))
+    kind = _kind(where)
+    if kind is None:
+        return None
+    _check_options(str(place), kind, options)
+    files = files_at(where)
+    return Containers(str(place), files, options) if kind.holds(files[0], **options) else None
 
 
 def _kind(place: str) -> Kind | None:

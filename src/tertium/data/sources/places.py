@@ -9,7 +9,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import BinaryIO, Protocol
 
@@ -17,6 +17,7 @@ from tertium.data.sources.cache import image_cache
 from tertium.data.sources.remote import Stored, fetch, find_all, look_up
 from tertium.errors import InputError, some
 
+_SHARE = 0.25  # of the image cache that one file may take: several processes share it
 _SMALL = 2**21  # bytes of a part that is worth remembering for a moment
 BLOCK = 2**23  # bytes that are asked for at once: small requests to object storage are slow
 _ADDRESS = re.compile(r"^[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -85,6 +86,15 @@ class LocalFile:
             raise InputError(f"{self.address}: cannot be read ({error.strerror or error})") from None
 
 
+def version_of(path: str) -> str:
+    """Return what changes when a file on disk does: its size and date; nothing if it is not there."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return ""
+    return f"{about.st_size} {about.st_mtime_ns}"
+
+
 @dataclass(frozen=True)
 class RemoteFile:
     """A file at an address; its blocks are kept on disk, unless there is no room for all that is read."""
@@ -112,6 +122,13 @@ class RemoteFile:
         key = f"{self.address} {self.size} {self.version} {number}"
         fetched = partial(fetch, self.address, start, stop - start)
         return image_cache().content(key, fetched, first - start, last - first)
+
+
+def alone(file: File) -> File:
+    """Return a file that is read by itself, from one end to the other: it is kept on disk if it fits."""
+    if not isinstance(file, RemoteFile):
+        return file
+    return replace(file, kept=file.size <= _SHARE * image_cache().limit)
 
 
 def _part(address: str, _version: str, offset: int, length: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Object storage and the web: what is there, and parts of it, with patience.
+"""Object storage and the web: what is there, parts of it, and files put there, with patience.
 
 S3, Google's and Azure's storage are read by pyarrow, which is installed anyway; every other address by
 fsspec, as far as it knows it.
@@ -53,6 +53,18 @@ class _System(Protocol):
         """Return a part of a file."""
         ...
 
+    def whole(self, address: str) -> bytes:
+        """Return a file as it is now."""
+        ...
+
+    def write(self, address: str, content: bytes) -> None:
+        """Make or replace a file; others see all of it or nothing."""
+        ...
+
+    def remove(self, address: str) -> None:
+        """Remove a file."""
+        ...
+
 
 def look_up(address: str) -> Stored | None:
     """Return a file at an address, or None if there is none."""
@@ -85,7 +97,22 @@ def fetch(address: str, offset: int, length: int) -> bytes:
     return _patiently(address, read)
 
 
-def _patiently(address: str, call: Callable[[], Result]) -> Result:
+def whole(address: str) -> bytes:
+    """Return a file as it is now."""
+    return _patiently(address, lambda: _system(address).whole(address))
+
+
+def write(address: str, content: bytes) -> None:
+    """Make or replace a file; whoever reads it sees all of it or nothing."""
+    _patiently(address, lambda: _system(address).write(address, content), "written")
+
+
+def remove(address: str) -> None:
+    """Remove a file that is there."""
+    _patiently(address, lambda: _system(address).remove(address), "removed")
+
+
+def _patiently(address: str, call: Callable[[], Result], done: str = "read") -> Result:
     """Call until it works; what another try cannot mend is one sentence at once."""
     for wait in (*_WAITS, None):
         try:
@@ -94,13 +121,15 @@ def _patiently(address: str, call: Callable[[], Result]) -> Result:
             raise
         except FileNotFoundError:
             raise InputError(f"{address}: no such file") from None
+        except NotImplementedError:
+            raise InputError(f"{address}: cannot be {done}; such addresses are only read") from None
         except Exception as error:  # each library has its own kinds
             reason = _reason(error)
             if _is_denied(error):
                 raise InputError(f"{address}: access is denied; check your keys ({reason})") from None
             if wait is None:
                 raise InputError(
-                    f"{address}: cannot be read, tried {len(_WAITS) + 1} times ({reason})"
+                    f"{address}: cannot be {done}, tried {len(_WAITS) + 1} times ({reason})"
                 ) from None
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
@@ -138,6 +167,18 @@ class _Arrow:
     def read(self, address: str, offset: int, length: int) -> bytes:
         found: bytes = _opened(os.getpid(), self, _path(address)).read_at(length, offset)
         return found
+
+    def whole(self, address: str) -> bytes:
+        with self._system.open_input_stream(_path(address)) as content:
+            found: bytes = content.read()
+        return found
+
+    def write(self, address: str, content: bytes) -> None:
+        with self._system.open_output_stream(_path(address)) as sink:  # it appears when it is closed
+            sink.write(content)
+
+    def remove(self, address: str) -> None:
+        self._system.delete_file(_path(address))
 
     def open(self, path: str) -> Any:
         """Return an open file, of which several threads may read parts."""
@@ -221,6 +262,16 @@ class _Fsspec:
         found: bytes = self._system.cat_file(address, start=offset, end=offset + length)
         # Some web servers send the whole file whatever part is asked for.
         return found[offset : offset + length] if len(found) > length else found
+
+    def whole(self, address: str) -> bytes:
+        found: bytes = self._system.cat_file(address)
+        return found
+
+    def write(self, address: str, content: bytes) -> None:
+        self._system.pipe_file(address, content)
+
+    def remove(self, address: str) -> None:
+        self._system.rm_file(address)
 
 
 def _described(address: str, about: dict[str, Any]) -> Stored:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 IMAGE_SUFFIXES = (
     ".jpg",
     ".jpeg",
@@ -54,6 +57,19 @@ class ImageSource(Protocol):
 
     def where(self, number: int) -> str:
         """Return what a message calls an image."""
+        ...
+
+
+@runtime_checkable
+class Divisible(ImageSource, Protocol):
+    """A source of which a part can be sent to another process, without all the rest."""
+
+    def part(self, numbers: npt.NDArray[np.int64]) -> ImageSource:
+        """Return a source of these images only, in this order."""
+        ...
+
+    def version(self, number: int) -> str:
+        """Return what changes when an image does, as far as that shows without reading it."""
         ...
 
 
