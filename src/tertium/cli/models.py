@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -185,9 +186,13 @@ def _train_on_ray(
 
     if workers is None or devices is not None:
         raise InputError("with --engine ray say how many processes train: --workers N, and not --devices")
-    with watching() as progress:
-        named = None if given is None else _with_names(given)
-        train_on_ray(run, named, workers=workers, address=address, progress=progress)
+    named = None if given is None else _with_names(given)
+    try:
+        with watching() as progress:
+            train_on_ray(run, named, workers=workers, address=address, progress=progress)
+    except KeyboardInterrupt:
+        say(f"Stopped. Go on from the last checkpoint with: tertium train --resume {run}")
+        raise typer.Exit(128 + signal.SIGINT) from None
 
 
 def _with_names(given: dict[str, Any]) -> dict[str, Any]:

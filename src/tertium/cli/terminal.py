@@ -256,7 +256,7 @@ def show_summary(console: Console, summary: dict[str, Any], out: Path) -> None:
     known = percent(summary["validation_known_map"])
     if summary["validation_known_scored"]:
         known += f" ({summary['validation_known_scored']} of {summary['classes']} classes)"
-    if summary["select"] == "clean":
+    if summary.get("select") == "clean":
         told = f"mAP {percent(summary['validation_clean_map'])} of TRUE validation labels, which no user has"
         console.print(f"[bold]The epoch was chosen by[/] {told}.", highlight=False, soft_wrap=True)
     rows = [

@@ -373,7 +373,8 @@ class _Crew(Generic[Item, Result]):
 
     def _suits(self, node: dict[str, Any]) -> bool:
         has = node["Resources"]
-        return node["Alive"] and has.get("CPU", 0) >= self.cpus and has.get("GPU", 0) >= self.gpus
+        enough = has.get("CPU", 0) >= self.cpus and has.get("GPU", 0) >= self.gpus
+        return bool(node["Alive"] and enough)
 
 
 def _worker_kind() -> type:
@@ -398,8 +399,11 @@ def _worker_kind() -> type:
 
             with contextlib.suppress(OSError):  # there may be nothing but addresses to open
                 os.chdir(folder)
-            self._work = attempted(make)
-            return self._work if isinstance(self._work, Failure) else None
+            made = attempted(make)
+            if isinstance(made, Failure):
+                return made
+            self._work = made
+            return None
 
         def work(self, item: Any) -> Any:
             from tertium.jobs.cluster import attempted
