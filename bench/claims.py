@@ -202,7 +202,7 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
             "Table 1",
             "OpenImages: selective 86.7 > each part alone > P-ASL 86.3 > ASL 85.9 > LS > CE, also by mAP(O)",
             NOT,
-            "on COCO `p_asl` is level with `asl`, both are behind CE; selecting gains only at random; no mAP(O)",
+            "on COCO `p_asl` is level with `asl`, both behind CE; selecting gains only at random; no mAP(O)",
             (compare("random:0.1,per_class:100", CSL),),
         ),
         Claim("Figures 1 to 4", "the problem and the method", NOTHING, "illustrations"),
