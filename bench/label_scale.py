@@ -6,11 +6,14 @@ columns are what a thousand million rows would take if memory and time went on g
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +39,7 @@ class Cost(NamedTuple):
 def rows(smoke: bool = False, millions: tuple[float, ...] = (2, 6)) -> list[Row]:
     """Measure at two sizes; report what each takes, and how much more memory the larger one needs."""
     sizes = (0.002, 0.006) if smoke else millions
-    found = {size: measured(round(size * 1e6)) for size in sizes}
+    found = {size: measured(round(size * 1e6), here if smoke else apart) for size in sizes}
     result = []
     for name in found[sizes[0]]:
         costs = [found[size][name] for size in sizes]
@@ -63,8 +66,8 @@ _WORDS = {
 }
 
 
-def measured(lines: int) -> dict[str, Cost]:
-    """Run each command on generated files, in a process of its own."""
+def measured(lines: int, cost: Callable[..., Cost]) -> dict[str, Cost]:
+    """Run each command on generated files."""
     images = round(lines / EACH)
     with tempfile.TemporaryDirectory(prefix="tertium-bench-") as name:
         folder = Path(name)
@@ -89,8 +92,15 @@ def measured(lines: int) -> dict[str, Cost]:
 # ---- in a process of its own -------------------------------------------------------------------------------
 
 
-def cost(*words: str | Path) -> Cost:
-    """Run a command of the command line, or one of this file, and see what it takes."""
+def here(*words: str | Path) -> Cost:
+    """Run a command in this process, only to see that it works."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        perform(list(map(str, words)))
+    return Cost(0.0, 0.0, 0.0, 0.0)
+
+
+def apart(*words: str | Path) -> Cost:
+    """Run a command of the command line, or one of this file, in a process of its own; see what it takes."""
     command = [sys.executable, "-m", "bench.label_scale", "run", *map(str, words)]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -104,6 +114,11 @@ def run(words: list[str]) -> None:
     """Do what was asked for, and print what it took."""
     most = [0.0]
     threading.Thread(target=_watch, args=[most], daemon=True).start()
+    perform(words)
+    print(f"\n{time.process_time()} {max(most[0], _status('RssAnon'))} {_status('VmHWM')}")
+
+
+def perform(words: list[str]) -> None:
     if words[0] == "evaluate-known":
         evaluate_known_labels(Path(words[1]))
     elif words[0] == "halves":
@@ -112,7 +127,6 @@ def run(words: list[str]) -> None:
         from tertium.cli import app
 
         app(words, standalone_mode=False)
-    print(f"\n{time.process_time()} {max(most[0], _status('RssAnon'))} {_status('VmHWM')}")
 
 
 def _watch(most: list[float]) -> None:
