@@ -55,7 +55,7 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
             "table, linear, COCO",
             "`role` 66.3 > `an_ls` 64.8 > `wan` 63.1 > `epr` 62.6 > `negative` 62.3",
             PROTOCOL,
-            "level from rest (55.9 to 56.4); from its random head `role` leads `negative` by 11; never `an_ls`",
+            "level from rest (55.9 to 56.4); from a random head `role` leads `negative` by 11; never `an_ls`",
             (compare("single_positive", ROLES, "--seeds 3"), ABLATION),
         ),
         Claim(
