@@ -120,6 +120,21 @@ def test_epochs_are_augmented_differently(rng):
     np.testing.assert_array_equal(plain.inputs[1], expected)
 
 
+@pytest.mark.parametrize(("room", "opened"), [(2**20, 3), (2 * 4 * 40 * 50, 6), (0, 12)])
+def test_images_stay_decoded_as_far_as_there_is_room(photos, monkeypatch, room, opened):
+    """Three images in four epochs; the pixels are the same as if nothing were kept."""
+    monkeypatch.setattr("tertium.data.batches._KEPT", room)
+    pictures = open_inputs(photos, None, ["a.png", "b.jpg", "deep/c.JPG"]).pictures
+    seen = []
+    plain, kept = (ImageLoader(pictures, None, 32, Order(3, 3), keep=keep) for keep in (False, True))
+    expected = [next(iter(plain.epoch(epoch))).inputs for epoch in range(4)]
+    whole = type(pictures).open
+    monkeypatch.setattr(type(pictures), "open", lambda self, row: seen.append(row) or whole(self, row))
+    found = [next(iter(kept.epoch(epoch))).inputs for epoch in range(4)]
+    assert len(seen) == opened
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 def test_augmentation_stays_inside_the_image():
     """A picture that is white with a black border outside it never shows black."""
     white = Image.fromarray(np.full((30, 60, 3), 255, dtype=np.uint8))

@@ -79,9 +79,9 @@ def train(
     leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. If the hidden
     labels are known, give them as ``truth``: the record then also shows what is memorised and how many of a
     method's corrections are right; training does not see them, but for ``select="clean"``, with which they
-    choose the epoch. ``watch`` gets the model after each epoch;
-    what it returns is stored as ``watched`` in the epoch's record and has no other effect. Without
-    ``expected_map`` the mAP over all labels is not estimated, which takes about as long as an epoch.
+    choose the epoch. ``watch`` gets the model after each epoch; what it returns is stored as ``watched`` in
+    the epoch's record and has no other effect. Without ``expected_map`` the mAP over all labels is not
+    estimated, which takes about as long as an epoch.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.normal(size=(200, 8))
