@@ -214,7 +214,7 @@ class Cluster:
         what that returns with one item after the other. A worker that is lost is replaced, and another gets
         its item; an item that has cost ``tries`` workers is a `Failure`. So is one for which an exception
         is raised, at once. An `InputError` of ``make`` ends the work. Each worker has one item at a time, and
-        no more are taken from ``items`` than that.
+        only one more is taken from ``items`` than that.
         """
         source = iter(items)
         first = list(islice(source, workers))  # no more workers than items
@@ -276,6 +276,7 @@ class _Crew(Generic[Item, Result]):
             self._hire()
         while True:
             self._hand_out(rest)
+            self._look_ahead(rest)  # there may be no worker at the moment, and still be something to do
             if not self._waiting and not any(call.piece for call in self._calls.values()):
                 return
             calls = list(self._calls)
@@ -303,12 +304,16 @@ class _Crew(Generic[Item, Result]):
     def _hand_out(self, rest: Iterator[Item]) -> None:
         """Give every idle worker a piece: one whose worker was lost, or a new one."""
         while self._idle:
-            if not self._waiting:
-                self._waiting.extend(map(_Piece, islice(rest, 1)))
+            self._look_ahead(rest)
             if not self._waiting:
                 return
             worker, piece = self._idle.pop(), self._waiting.popleft()
             self._calls[worker.actor.work.remote(piece.item)] = _Call(worker, "work", piece)
+
+    def _look_ahead(self, rest: Iterator[Item]) -> None:
+        """Take a new piece if none waits."""
+        if not self._waiting:
+            self._waiting.extend(map(_Piece, islice(rest, 1)))
 
     def _settle(self, done: Any) -> tuple[Item, Result | Failure] | None:
         """Take what a call gave; return what that says of an item."""
