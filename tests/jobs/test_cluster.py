@@ -47,7 +47,7 @@ def notes(folder):
     return Counter(path.read_text() for path in folder.iterdir())
 
 
-def test_pieces_of_work(tmp_path):
+def test_pieces_of_work(tmp_path, capfd):
     """One cluster for all of it: starting one takes seconds."""
     handler = signal.getsignal(signal.SIGTERM)
     with joined(None) as cluster:
@@ -65,6 +65,7 @@ def test_pieces_of_work(tmp_path):
     assert found["deadly"].reason.startswith("2 workers were lost with it: its process ended")
     assert notes(tmp_path) == Counter(map(str, items)) + Counter(["once", "deadly"])
     assert addresses == {"127.0.0.1"}  # nobody else can reach it
+    assert capfd.readouterr().out == ""  # where results are printed
     with (
         pytest.raises(InputError, match=r'^"nonsense" is no address of a Ray cluster; say auto'),
         joined("nonsense"),

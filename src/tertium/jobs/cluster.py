@@ -87,6 +87,10 @@ def _imported(*, alone: bool) -> ModuleType:
 
 
 def _quiet() -> dict[str, Any]:
+    """Return what keeps Ray from printing where results are printed."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None  # of a lost worker it tells in spite of the options
     return {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
