@@ -132,7 +132,6 @@ def test_what_is_wrong_is_one_sentence(problem):
         (["--workers", "2"], "--workers is of --engine ray"),
         (["--engine", "ray"], "say how many processes train: --workers N"),
         ([*RAY, "--address", "ray://127.0.0.1:1"], "training is started on a machine of the cluster"),
-        ([*RAY, "lr=1e30"], "try a smaller lr"),
         ([*RAY, "epoch=3"], 'there is no setting "epoch"'),
     ):
         code, output = ended(begin(problem, "-m", "tertium", "train", *GIVEN, "--out", "out", *words))
