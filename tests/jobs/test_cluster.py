@@ -92,7 +92,7 @@ def test_ray_is_not_installed(monkeypatch):
 
 
 @contextmanager
-def machines(*cores):
+def machines(*cores, **options):
     """Start a Ray node for each number of cores; the first has the driver. Give them.
 
     They have a folder of their own, so that no other command takes them for the cluster of this machine; its
@@ -105,7 +105,8 @@ def machines(*cores):
         patched.setenv("RAY_TMPDIR", folder)
         cluster = Cluster()
         try:
-            yield cluster, [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cores]
+            nodes = [cluster.add_node(num_cpus=count, include_dashboard=False, **options) for count in cores]
+            yield cluster, nodes
         finally:
             cluster.shutdown()
 
@@ -136,6 +137,16 @@ def test_a_machine_that_is_lost(tmp_path):
     used = Counter(path.name.split("-")[0] for path in tmp_path.iterdir())
     assert len(used) == 2  # both machines had worked
     assert min(used.values()) >= 3
+
+
+@pytest.mark.slow
+def test_a_cluster_joined_from_outside():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with machines(2, ray_client_server_port=port), joined(f"ray://127.0.0.1:{port}") as cluster:
+        found = sorted(cluster.run(lambda: lambda item: 2 * item, range(20), workers=2))
+    assert found == [(item, 2 * item) for item in range(20)]
 
 
 @pytest.mark.slow
