@@ -59,17 +59,26 @@ def joined(address: str | None) -> Iterator[Cluster]:
     if ray.is_initialized():
         yield Cluster(ray)
         return
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        if address is None:
-            _start(ray)
-        else:
-            _join(ray, address)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's own ends with another exit code
+        with _signals_kept():
+            if address is None:
+                _start(ray)
+            else:
+                _join(ray, address)
         yield Cluster(ray, local=address is None)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo what Ray does about SIGTERM: a command that is ended would have another exit code."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _imported(*, alone: bool) -> ModuleType:
