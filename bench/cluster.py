@@ -111,7 +111,7 @@ class Simulated:
     def wait(
         self, _: list[Reference], num_returns: int = 1, timeout: float = 0.0
     ) -> tuple[list[Reference], list[Reference]]:
-        if num_returns == 1:
+        if timeout:  # whichever comes first
             self.clock = self._events[0][0]
             return [self._events[0][2]], []
         ready = []
@@ -142,6 +142,7 @@ def simulate(
     slow: float = 0.05,
     factor: float = 3.0,
     start: float = 0.05,
+    tries: int = 3,
     seed: int = 0,
 ) -> dict[str, float]:
     """Give shards to workers that may die or be slow; return what became of them.
@@ -151,7 +152,7 @@ def simulate(
     rng = np.random.default_rng(seed)
     seconds = np.maximum(rng.normal(1.0, 0.1, shards), 0.1)
     ray = Simulated(rng, seconds, workers=workers, start=start, dying=dying, slow=slow, factor=factor)
-    crew = _Crew[int, int](ray, lambda: abs, 1, 0, 3, 0.0)  # type: ignore[arg-type]
+    crew = _Crew[int, int](ray, lambda: abs, 1, 0, tries, 0.0)  # type: ignore[arg-type]
     found = list(crew.work(list(range(workers)), iter(range(workers, shards))))
     counts = Counter(item for item, _ in found)
     return {

@@ -59,17 +59,26 @@ def joined(address: str | None) -> Iterator[Cluster]:
     if ray.is_initialized():
         yield Cluster(ray)
         return
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        if address is None:
-            _start(ray)
-        else:
-            _join(ray, address)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's own ends with another exit code
+        with _signals_kept():
+            if address is None:
+                _start(ray)
+            else:
+                _join(ray, address)
         yield Cluster(ray, local=address is None)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo what Ray does about SIGTERM: a command that is ended would have another exit code."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _imported(*, alone: bool) -> ModuleType:
@@ -87,6 +96,10 @@ def _imported(*, alone: bool) -> ModuleType:
 
 
 def _quiet() -> dict[str, Any]:
+    """Return what keeps Ray from printing where results are printed."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None  # of a lost worker it tells in spite of the options
     return {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -135,7 +148,7 @@ def _why_not_joined(address: str, error: Exception) -> str:
     if address == "auto" and isinstance(error, ConnectionError):
         return (
             "no Ray cluster runs on this machine, and RAY_ADDRESS names none; "
-            "start one (ray start --head), or leave out --address"
+            "start one (ray start), or leave out --address"
         )
     return f"{address}: no Ray cluster could be joined there: {first_line(error)}"
 
@@ -214,7 +227,7 @@ class Cluster:
         what that returns with one item after the other. A worker that is lost is replaced, and another gets
         its item; an item that has cost ``tries`` workers is a `Failure`. So is one for which an exception
         is raised, at once. An `InputError` of ``make`` ends the work. Each worker has one item at a time, and
-        no more are taken from ``items`` than that.
+        only one more is taken from ``items`` than that.
         """
         source = iter(items)
         first = list(islice(source, workers))  # no more workers than items
@@ -276,6 +289,7 @@ class _Crew(Generic[Item, Result]):
             self._hire()
         while True:
             self._hand_out(rest)
+            self._look_ahead(rest)  # there may be no worker at the moment, and still be something to do
             if not self._waiting and not any(call.piece for call in self._calls.values()):
                 return
             calls = list(self._calls)
@@ -303,12 +317,16 @@ class _Crew(Generic[Item, Result]):
     def _hand_out(self, rest: Iterator[Item]) -> None:
         """Give every idle worker a piece: one whose worker was lost, or a new one."""
         while self._idle:
-            if not self._waiting:
-                self._waiting.extend(map(_Piece, islice(rest, 1)))
+            self._look_ahead(rest)
             if not self._waiting:
                 return
             worker, piece = self._idle.pop(), self._waiting.popleft()
             self._calls[worker.actor.work.remote(piece.item)] = _Call(worker, "work", piece)
+
+    def _look_ahead(self, rest: Iterator[Item]) -> None:
+        """Take a new piece if none waits."""
+        if not self._waiting:
+            self._waiting.extend(map(_Piece, islice(rest, 1)))
 
     def _settle(self, done: Any) -> tuple[Item, Result | Failure] | None:
         """Take what a call gave; return what that says of an item."""
@@ -318,7 +336,7 @@ class _Crew(Generic[Item, Result]):
         except (errors.ObjectStoreFullError, errors.OutOfDiskError):
             raise InputError(
                 "the object store of the Ray cluster has no space for a result, and neither has the disk; "
-                "make room, or give it more (ray start --object-store-memory)"
+                "make room there, or give the store more when Ray starts"
             ) from None
         except errors.RayTaskError as error:  # what could not be sent, for one
             value = Failure(first_line(error.cause or error), str(error))
