@@ -149,7 +149,7 @@ def test_notes_are_said_by_every_command_that_reads_labels(tertium, tmp_path):
 def test_options_need_labels(tertium, tmp_path):
     code, _, errors = tertium("predict", tmp_path, "--out", tmp_path / "p.csv", "--missing", "nan")
     assert code == 2
-    assert "--separator, --missing and --rename say how to read a label file: give --labels" in errors
+    assert "--missing says how to read a label file: give --labels too" in errors
 
 
 COMMANDS = "describe simulate prior complete suggest rehearse review answers features train evaluate predict"
@@ -159,5 +159,5 @@ COMMANDS = "describe simulate prior complete suggest rehearse review answers fea
 def test_every_command_that_reads_labels_has_the_options(tertium, command):
     code, out, _ = tertium(command, "--help")
     assert code == 0
-    for option in ("--separator", "--missing", "--rename"):
+    for option in ("--separator", "--missing", "--rename", "--positive", "--unknown", "--preset"):
         assert option in out
