@@ -159,5 +159,5 @@ COMMANDS = "describe simulate prior complete suggest rehearse review answers fea
 def test_every_command_that_reads_labels_has_the_options(tertium, command):
     code, out, _ = tertium(command, "--help")
     assert code == 0
-    for option in ("--separator", "--missing", "--rename"):
+    for option in ("--separator", "--missing", "--rename", "--positive", "--unknown", "--preset"):
         assert option in out

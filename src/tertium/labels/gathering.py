@@ -174,17 +174,34 @@ class Gathering:
             self._files = [tempfile.TemporaryFile() for _ in range(PARTS)]  # noqa: SIM115
             self._blocks = [[] for _ in range(PARTS)]
         held, self._held, self._size = self._held, [], 0
-        while held:
-            block = held.pop(0)
-            part = _part_of(block.ids)
-            order = np.argsort(part, kind="stable")
-            ends = np.cumsum(np.bincount(part, minlength=PARTS))
-            sorted_block = block.take(order)
-            edges = np.concatenate([[0], np.cumsum(sorted_block.counts, dtype=np.int64)])
-            for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-                if end > start:
-                    piece = _slice(sorted_block, int(start), int(end), edges)
-                    self._blocks[number].append(_Kept.write(piece, self._files[number]))
+        together: list[_Rows] = []
+        while held:  # several blocks at a time, or there would be very many pieces in the files
+            together.append(held.pop(0))
+            if not held or sum(block.nbytes for block in together) > HELD // 4:
+                self._write(_combined(together))
+                together.clear()
+
+    def _write(self, block: _Rows) -> None:
+        part = _part_of(block.ids)
+        ends = np.cumsum(np.bincount(part, minlength=PARTS))
+        block = block.take(np.argsort(part, kind="stable"))
+        edges = np.concatenate([[0], np.cumsum(block.counts, dtype=np.int64)])
+        for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            if end > start:
+                piece = _slice(block, int(start), int(end), edges)
+                self._blocks[number].append(_Kept.write(piece, self._files[number]))
+
+
+def _combined(blocks: Sequence[_Rows]) -> _Rows:
+    """Return several blocks as one."""
+    if all(isinstance(block.ids, np.ndarray) for block in blocks):
+        ids = np.concatenate([block.ids for block in blocks])
+    else:
+        texts = [as_text(each.ids) if isinstance(each.ids, np.ndarray) else each.ids for each in blocks]
+        ids = pa.concat_arrays(texts)
+    arrays = ([getattr(block, name) for block in blocks] for name in ("first", "counts", "entries"))
+    first, counts, entries = map(np.concatenate, arrays)
+    return _Rows(ids, first, _split_codes(blocks), counts, entries)
 
 
 def _part_of(ids: npt.NDArray[np.uint64] | pa.StringArray) -> npt.NDArray[np.uint8]:
