@@ -300,6 +300,7 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
                 ),
             ),
         ),
+        Claim("Figure 2", "the method", NOTHING, "an illustration"),
         Claim(
             "Figure 3",
             "what was corrected once stays corrected; four photographs",
