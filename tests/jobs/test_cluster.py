@@ -144,8 +144,13 @@ def test_a_cluster_joined_from_outside():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with machines(2, ray_client_server_port=port), joined(f"ray://127.0.0.1:{port}") as cluster:
-        found = sorted(cluster.run(lambda: lambda item: 2 * item, range(20), workers=2))
+    with machines(2, ray_client_server_port=port):
+        until = time.monotonic() + 60
+        with socket.socket() as door:  # it opens later than the rest
+            while door.connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
+                time.sleep(0.2)
+        with joined(f"ray://127.0.0.1:{port}") as cluster:
+            found = sorted(cluster.run(lambda: lambda item: 2 * item, range(20), workers=2))
     assert found == [(item, 2 * item) for item in range(20)]
 
 
