@@ -296,7 +296,7 @@ class _Spool:
         return np.memmap(self.file, self.kind, mode="r", shape=(self.length,))
 
 
-def _in_one_file(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def _in_one_file(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
     """Return arrays that are mapped from a file: one for all, because a process may not open very many."""
     starts = {}
     with tempfile.TemporaryFile() as file:

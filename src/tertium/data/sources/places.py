@@ -47,6 +47,8 @@ class File(Protocol):
         """Return a part; less only where the file ends before."""
         ...
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class LocalFile:
