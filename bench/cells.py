@@ -33,14 +33,14 @@ Key = tuple[str, ...]
 class Evidence:
     """Lines of a CSV file that grows: what was run, and what it gave."""
 
-    def __init__(self, path: Path, keys: Sequence[str] = KEYS, figures: Sequence[str] = FIGURES) -> None:
-        self.path, self._keys, self._figures = path, keys, figures
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.lines: dict[Key, Figures] = {}
         if path.is_file():
             with path.open(encoding="utf-8", newline="") as file:
                 for line in csv.DictReader(file):
-                    self.lines[tuple(line[key] for key in keys)] = {
-                        name: float(line[name]) if line[name] else None for name in figures
+                    self.lines[tuple(line[key] for key in KEYS)] = {
+                        name: float(line[name]) if line[name] else None for name in FIGURES
                     }
 
     def get(self, *key: Any) -> Figures | None:
@@ -54,8 +54,8 @@ class Evidence:
         self.path.parent.mkdir(exist_ok=True)
         text = ""
         if not self.path.is_file():
-            text = ",".join([*self._keys, *self._figures]) + "\n"
-        values = [_word(figures.get(name)) for name in self._figures]
+            text = ",".join([*KEYS, *FIGURES]) + "\n"
+        values = [_word(figures.get(name)) for name in FIGURES]
         text += ",".join([*(f'"{part}"' if "," in part else part for part in named), *values]) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
             file.write(text)

@@ -27,7 +27,7 @@ COMPARE = (
     "--out {out} --seeds 1"
 )
 NO_DATA = "the data are not here"
-LONG = "whole networks on COCO take two cores a night or more: `python -m bench.networks`"
+LONG = "whole networks on COCO take two cores a night or more; nobody has run them"
 
 
 @dataclass(frozen=True)
