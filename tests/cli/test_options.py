@@ -74,6 +74,8 @@ SPEAKERS = {
 # Of another program than tertium.
 FOREIGN = {
     ("data/decoding.py", "--upgrade"),
+    ("jobs/cluster.py", "--head"),
+    ("jobs/cluster.py", "--object-store-memory"),
     ("web/serving.py", "--json"),
     ("web/serving.py", "--data-binary"),
 }

@@ -110,12 +110,14 @@ def test_another_job_is_refused_by_what_differs(few, tmp_path):
     image = few / "0300.jpg"
     content = image.read_bytes()
     image.write_bytes(content + b"more")
-    with pytest.raises(InputError, match="the images of shard 1 have changed since it was begun"):
+    with pytest.raises(
+        InputError, match=r"images have changed since their shard was done, 1 \(0256.jpg to 0511.jpg\)"
+    ):
         again(top=5)
     image.unlink()
     for name in os.listdir(few)[:200]:
         (few / name).unlink()
-    with pytest.raises(InputError, match=r"begun with other images \(3 shards, now 2\)"):
+    with pytest.raises(InputError, match=r"begun with another number of shards \(3, now 2\)"):
         again(top=5)
     done = run(sizes(few, model="b"), request(tmp_path / "job", overwrite=True))
     assert done.is_complete
@@ -159,7 +161,10 @@ def test_failures_are_listed_and_tried_again(photos, tmp_path):
     assert "has a damaged image" in listed[0]["why"]
     with pytest.raises(InputError, match="has a damaged image"):
         run(sizes(mixed, notes), request(out))
-    assert shards_of(notes) == [0, 1, 1]
+    (mixed / "0511-damaged.png").rename(mixed / "0511.png")  # mended: what is not done may change
+    assert len(rows(run(sizes(mixed, notes), request(out)))) == 512
+    assert not (out / "failures.csv").exists()
+    assert shards_of(notes) == [0, 1, 1, 1]
 
 
 def test_too_many_failures_end_a_job(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from pathlib import Path
@@ -352,7 +353,7 @@ def _say_evaluated(run: Path, done: Evaluated) -> None:
     if done.unknown_classes:
         say(f"Not known to the model, left out: {some(done.unknown_classes, 8)}")
     assert done.out is not None
-    say(f"Figures: {done.out}, per class: {done.out.with_suffix('.csv')}")
+    say(f"Figures: {done.out}, per class: {os.path.splitext(done.out)[0]}.csv")
 
 
 def _show_evaluation(found: Evaluation, title: str) -> None:

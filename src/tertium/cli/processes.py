@@ -22,6 +22,7 @@ import typer
 from tertium.cli.shared import watching
 from tertium.errors import InputError
 from tertium.files import MARK
+from tertium.threads import THREADS
 
 if TYPE_CHECKING:
     from tertium.progress import Progress
@@ -78,7 +79,8 @@ def _environments(devices: int, mark: str, watched: int) -> Iterator[dict[str, s
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     threads = max(1, (os.cpu_count() or 1) // devices)
-    shared = {"OMP_NUM_THREADS": str(threads)} | os.environ | {MARK: mark, _WATCHED: str(watched)}
+    own = {"OMP_NUM_THREADS": str(threads), THREADS: str(threads)}
+    shared = own | os.environ | {MARK: mark, _WATCHED: str(watched)}
     shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(devices)}
     for number in range(devices):
         yield shared | {"RANK": str(number), "LOCAL_RANK": str(number)}

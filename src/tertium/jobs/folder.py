@@ -25,6 +25,7 @@ from tertium.files import sealed, unsealed
 from tertium.jobs.output import Output
 
 FORMAT = 1
+ANEW = "choose another --out, or --overwrite what is there"
 MANIFEST = "job.json"
 FAILURES = "failures.csv"
 EVALUATION, THRESHOLDS = "evaluation.json", "thresholds.csv"  # what all parts of some jobs give together
@@ -35,6 +36,7 @@ _NAMES = {  # how a message calls what a job depends on
     "model": "model",
     "place": "images",
     "images": "number of images in a shard",
+    "shards": "number of shards",
     "classes": "set of classes",
     "top": "--top",
     "pixels": "way of decoding images",
@@ -59,6 +61,7 @@ class Done:
     """That a shard is done."""
 
     number: int
+    identity: str  # of its images, as they were
     images: int
     rows: int
     bytes: int
@@ -84,14 +87,11 @@ class JobFolder:
 
     # ---- what it is about --------------------------------------------------------------------------------
 
-    def begin(self, about: Mapping[str, Any], shards: list[str], *, overwrite: bool = False) -> bool:
-        """Write what the job is about, or check that it is the job that was begun here; return which.
-
-        ``shards`` has what tells each shard from another.
-        """
+    def begin(self, about: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Write what the job is about, or check that it is the job that was begun here."""
         if overwrite:
             self._clear()
-        said = {"format": FORMAT, **about, "shards": shards}
+        said = {"format": FORMAT, **about}
         if not self.output.has(MANIFEST):
             others = [name for name in self.output.sizes() if not name.startswith(_OWN)]
             if others:
@@ -99,10 +99,9 @@ class JobFolder:
                     f"{self.output.place}: has other files in it ({others[0]}); choose a new folder for --out"
                 )
             self._write_json(MANIFEST, said)
-            return False
+            return
         before = self._read_json(MANIFEST)
         _check_same(self.output.place, before, json.loads(json.dumps(said)))
-        return True
 
     def _clear(self) -> None:
         """Remove the job that is here, the manifest first: without it there is none."""
@@ -114,7 +113,7 @@ class JobFolder:
 
     # ---- parts -------------------------------------------------------------------------------------------
 
-    def keep(self, number: int, part: Part) -> Done:
+    def keep(self, number: int, identity: str, part: Part) -> Done:
         """Write the rows of a shard, and then that they are complete."""
         sink = pa.BufferOutputStream()
         words = [name for name in part.table.schema.names if name == "label"]  # which repeat, unlike numbers
@@ -123,6 +122,7 @@ class JobFolder:
         self.output.write(_name("parts", number, ".parquet"), content)
         done = Done(
             number,
+            identity,
             part.images,
             len(part.table),
             len(content),
@@ -212,18 +212,7 @@ def _name(folder: str, number: int, ending: str) -> str:
 
 def _check_same(place: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise `InputError` if a job is not the one that was begun; it names what differs."""
-    rest = "; choose another --out, or --overwrite what is there"
-    for key in sorted(now.keys() | before.keys() - {"shards"}, key=[*_NAMES, *now, *before].index):
-        if key == "shards" or before.get(key) == now.get(key):
-            continue
-        both = f"{before.get(key)}, now {now.get(key)}"
-        shown = "" if key in _HASHED else f" ({both})"
-        raise InputError(f"{place}: was begun with another {_NAMES.get(key, key)}{shown}{rest}")
-    first, second = before.get("shards", []), now["shards"]
-    if len(first) != len(second):
-        raise InputError(
-            f"{place}: was begun with other images ({len(first):,} shards, now {len(second):,}){rest}"
-        )
-    for number, (one, other) in enumerate(zip(first, second, strict=True)):
-        if one != other:
-            raise InputError(f"{place}: the images of shard {number:,} have changed since it was begun{rest}")
+    for key in sorted(now.keys() | before.keys(), key=[*_NAMES, *now, *before].index):
+        if before.get(key) != now.get(key):
+            shown = "" if key in _HASHED else f" ({before.get(key)}, now {now.get(key)})"
+            raise InputError(f"{place}: was begun with another {_NAMES.get(key, key)}{shown}; {ANEW}")

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tertium.errors import InputError
-from tertium.jobs.folder import FAILURES, Done, Failed, JobFolder, Part
+from tertium.jobs.folder import ANEW, FAILURES, Done, Failed, JobFolder, Part
 from tertium.jobs.output import Output, OutputError
 from tertium.jobs.shards import IMAGES, Plan, Shard
 from tertium.progress import Progress
@@ -105,9 +105,9 @@ def run(job: Job, request: Request, progress: Progress | None = None) -> Finishe
     """
     progress = progress or Progress()
     folder, count = JobFolder(Output.at(request.out)), len(job.plan)
-    about = {"what": job.what, "version": version("tertium"), "images": request.images, **job.about}
-    folder.begin(about, [job.plan.identity(number) for number in range(count)], overwrite=request.overwrite)
-    done = folder.done(count)
+    about = {"what": job.what, "version": version("tertium"), "images": request.images, "shards": count}
+    folder.begin(about | dict(job.about), overwrite=request.overwrite)
+    done = _done(folder, job.plan)
     if done:
         progress.note(f"goes on after {len(done):,} of {count:,} shards that were done before")
     own = [number for number in range(request.share, count, request.shares) if number not in done]
@@ -119,7 +119,19 @@ def run(job: Job, request: Request, progress: Progress | None = None) -> Finishe
             folder.list_failures(done, folder.failed(count))
     if failed:
         raise InputError(f"{_missing(folder, failed, count)}; the same command tries them again")
-    return _ended(request, folder, done, count)
+    return _ended(request, folder, job.plan, done)
+
+
+def _done(folder: JobFolder, plan: Plan) -> dict[int, Done]:
+    """Return the shards that are done; images that have changed since then are an `InputError`."""
+    found = folder.done(len(plan))
+    for number, each in found.items():
+        if each.identity != plan.identity(number):
+            which = f"{number:,} ({plan.shard(number).title})"
+            raise InputError(
+                f"{folder.output.place}: images have changed since their shard was done, {which}; {ANEW}"
+            )
+    return found
 
 
 def _work(
@@ -168,17 +180,17 @@ def _missing(folder: JobFolder, failed: list[Failed], count: int) -> str:
     )
 
 
-def _ended(request: Request, folder: JobFolder, done: dict[int, Done], count: int) -> Finished:
-    """Look what other processes have done; of those that were started together, the first waits for all."""
+def _ended(request: Request, folder: JobFolder, plan: Plan, done: dict[int, Done]) -> Finished:
+    """Look what all processes have done; of those that were started together, the first waits for all."""
     waits = request.together and request.share == 0
-    while request.shares > 1:
-        done |= folder.done(count)
-        if len(done) == count or not waits:
-            break
-        time.sleep(_POLL)
-    if request.shares > 1 and len(done) == count:
-        folder.list_failures(done, ())
-    return Finished(folder, done, count, waits or not request.together)
+    if request.shares > 1:
+        done = _done(folder, plan)
+        while waits and len(done) < len(plan):
+            time.sleep(_POLL)
+            done = _done(folder, plan)
+        if len(done) == len(plan):
+            folder.list_failures(done, ())
+    return Finished(folder, done, len(plan), waits or not request.together)
 
 
 # ---- workers -----------------------------------------------------------------------------------------------
@@ -208,7 +220,7 @@ class _Worker:
             except Exception as error:
                 return Failed(shard.number, shard.title, _said(error))
             try:
-                return self.folder.keep(shard.number, part)
+                return self.folder.keep(shard.number, shard.identity, part)
             except OutputError as error:  # other shards would fail like this one
                 return error
 

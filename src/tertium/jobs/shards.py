@@ -40,6 +40,11 @@ class Shard(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """What changes when its images do."""
+        ...
+
+    @property
     def labels(self) -> Labels | None:
         """The labels of its images, where the job is about labels."""
         ...
@@ -72,6 +77,7 @@ class RowShard:
 
     number: int
     title: str
+    identity: str
     inputs: Inputs
     labels: Labels | None = None
 
@@ -106,7 +112,7 @@ class RowPlan:
         else:
             source, numbers = self._pictures(rows)
             inputs = Inputs(names, SourcePictures(source.part(numbers), names, np.arange(len(names))), None)
-        return RowShard(number, title, inputs, labels)
+        return RowShard(number, title, self.identity(number), inputs, labels)
 
     def identity(self, number: int) -> str:
         """Return a checksum of names, of labels, and of what shows of the images without reading them."""
@@ -154,6 +160,12 @@ class FileShard:
             self.file.address if self.parts == 1 else f"{self.file.address}, {self.part + 1} of {self.parts}"
         )
 
+    @property
+    def identity(self) -> str:
+        """A checksum of the file's address, size and version, and of which part it is."""
+        said = [self.file.address, self.file.size, self.file.version, self.part, self.parts]
+        return hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS]
+
     def open(self) -> Inputs:
         """Look into the file; parts are whole batches."""
         source = self.inside.source(self.file)
@@ -196,10 +208,8 @@ class FilePlan:
         return FileShard(number, inside, self.inside.files[file], number - first, last - first)
 
     def identity(self, number: int) -> str:
-        """Return a checksum of the file's address, size and version, and of which part it is."""
-        shard = self.shard(number)
-        said = [shard.file.address, shard.file.size, shard.file.version, shard.part, shard.parts]
-        return hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS]
+        """Return what changes when a file does."""
+        return self.shard(number).identity
 
 
 def plan_files(place: object, images: int) -> FilePlan | None:

@@ -389,7 +389,7 @@ class Completed:
     high: float
     settled: bool  # whether known labels tell the number; else only the interval does
     notes: tuple[str, ...]
-    table: Path | None = None  # of thresholds
+    table: Path | str | None = None  # of thresholds: a path, or an address
     added: int = 0  # labels above them
     together: Together | None = None  # by which known labels spoke for the others, if they did
 

@@ -148,4 +148,4 @@ def _completed(asked: Asked, ready: Prepared, known: Labels, tally: Tally, finis
         if done.table is None:
             return done
         output.write(table.name, table.read_bytes())
-    return replace(done, table=Path(output.place, THRESHOLDS))
+    return replace(done, table=f"{output.place}/{THRESHOLDS}")

@@ -208,7 +208,7 @@ def evaluate(
         write_evaluation(place, found.evaluation, on_what(len(truth), labels, split))
         for each in (place.with_suffix(".csv"), place):
             output.write(each.name, each.read_bytes())
-    return finished, replace(found, out=Path(output.place, EVALUATION))
+    return finished, replace(found, out=f"{output.place}/{EVALUATION}")
 
 
 def digest(names: Sequence[str]) -> str:

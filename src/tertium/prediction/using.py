@@ -185,7 +185,7 @@ class Evaluated:
     near: tuple[tuple[str, str, float], ...]  # other images, the training image each looks like, how alike
     apart: Evaluation | None  # the figures without seen and near ones; None if none is near, or no others
     unknown_classes: list[str]  # that the model does not know: left out
-    out: Path | None = None  # where the figures went
+    out: Path | str | None = None  # where the figures went: a path, or an address
 
 
 def evaluate(
