@@ -148,7 +148,7 @@ def _why_not_joined(address: str, error: Exception) -> str:
     if address == "auto" and isinstance(error, ConnectionError):
         return (
             "no Ray cluster runs on this machine, and RAY_ADDRESS names none; "
-            "start one (ray start), or leave out --address"
+            "start one (ray start --head), or leave out --address"
         )
     return f"{address}: no Ray cluster could be joined there: {first_line(error)}"
 
@@ -336,7 +336,7 @@ class _Crew(Generic[Item, Result]):
         except (errors.ObjectStoreFullError, errors.OutOfDiskError):
             raise InputError(
                 "the object store of the Ray cluster has no space for a result, and neither has the disk; "
-                "make room there, or give the store more when Ray starts"
+                "make room, or give it more (ray start --object-store-memory)"
             ) from None
         except errors.RayTaskError as error:  # what could not be sent, for one
             value = Failure(first_line(error.cause or error), str(error))
