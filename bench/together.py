@@ -15,6 +15,7 @@ import csv
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -26,7 +27,8 @@ import torch
 
 from bench.honest import SIX
 from bench.honest import data as pictured
-from bench.measure import Row, row
+from bench.measure import Row, medians, peak, row
+from tertium.annotation.together import FOLDS, Together
 from tertium.labelling.completion import complete
 from tertium.labels import Labels
 from tertium.labels.formats.arff import read
@@ -136,30 +138,93 @@ def mean_ap(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def lines(draws: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Give a row for each set and scheme: medians over the seeds."""
+    """Give a row for each set and scheme: medians over the seeds, and the least that was gained."""
     groups = defaultdict(list)
     for each in draws:
         groups[each["set"], each["scheme"]].append(each)
     for (name, spec), some in groups.items():
-        middle = {
-            key: float(np.median([float(each[key]) for each in some]))
+        of = {
+            key: np.array([float(each[key]) for each in some])
             for key in some[0]
             if key not in ("set", "scheme", "seed")
         }
-        least = min(float(each["test_after"]) - float(each["test_before"]) for each in some)
-        yield (
-            f"| {name} | {spec} | {len(some)} | {middle['test_before']:.1f} | {middle['test_after']:.1f} | "
-            f"{least:+.1f} | {middle['hidden_before']:.1f} | {middle['hidden_after']:.1f} | "
-            f"{middle['ece_alone']:.2f} | {middle['ece_after']:.2f} | {middle['added_alone']:,.0f} | "
-            f"{middle['added_after']:,.0f} | {middle['right_alone']:.0f} | {middle['right_after']:.0f} |"
-        )
+        cells = [name, spec, str(len(some))]
+        for what in ("test", "hidden"):
+            before, after = of[f"{what}_before"], of[f"{what}_after"]
+            cells += [f"{np.median(part):.1f}" for part in (before, after)]
+            cells.append(f"{(after - before).min():+.1f}")
+        cells += [f"{np.median(of[key]):.2f}" for key in ("ece_alone", "ece_after")]
+        cells += [f"{np.median(of[key]):,.0f}" for key in ("added_alone", "added_after")]
+        for key in ("right_alone", "right_after"):
+            found = of[key][np.isfinite(of[key])]
+            cells.append(f"{np.median(found):.0f}" if len(found) else "–")
+        yield f"| {' | '.join(cells)} |"
 
 
 def rows(smoke: bool = False) -> list[Row]:
-    """Return what the head in which classes learn from one another adds to made-up attributes."""
+    """Return what the head in which classes learn from one another adds to made-up attributes, and costs."""
     found = draw("attributes", "random:0.1", 1, None, smoke)
     gain = found["test_after"] - found["test_before"]
-    return [row("together", "attributes, random:0.1: test mAP gained", gain, "≥", 4)]
+    gained = [row("together", "attributes, random:0.1: test mAP gained", gain, "≥", 4)]
+    return gained + posteriors(smoke)
+
+
+def posteriors(smoke: bool = False) -> list[Row]:
+    """Return how long it takes to hear the known labels of an image, where there are many classes."""
+    classes, more, images, repeats = (30, 40, 4, 1) if smoke else (9600, 10_000, 256, 5)
+    threads, found = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    for rank in (32, 64):
+        for present, absent, how in ((0.01, 0.01, "dropped at random"), (0.3, 0.0, "positives only")):
+            many = factors_of(classes, rank, present, absent)
+            shown, labels = asked(images, classes, rank)
+            many.given_others(shown, labels)
+            seconds = medians([partial(many.given_others, shown, labels)], repeats)[0]
+            case = f"{classes:,} classes, {rank} factors, {how}"
+            found.append(row("together", f"{case}: ms an image", 1e3 * seconds / images, "", None))
+        most = peak(partial(many.given_others, shown, labels)) / 1e6
+        found.append(row("together", f"the same, {images} images at a time: MB", most, "", None))
+        case = f"an answer, {more:,} classes, {rank} factors: ms"
+        found.append(row("together", case, 1e3 * an_answer(more, rank, repeats), "≤", 20))
+    torch.set_num_threads(threads)
+    return found
+
+
+def an_answer(classes: int, rank: int, repeats: int) -> float:
+    """Return the seconds from an answer about a label of an image to the chances of 20 others."""
+    single, (shown, labels) = factors_of(classes, rank, 0.3, 0.0), asked(1, classes, rank)
+    columns = np.flatnonzero(labels[0] == 0)[:20]
+    answers = np.resize(np.array([1, -1, 0], dtype=np.int8), len(columns))
+
+    def moved() -> None:
+        single.among(shown[0], labels[0], columns).moved(answers)
+
+    moved()
+    return medians([moved], repeats)[0]
+
+
+def factors_of(classes: int, rank: int, present: float, absent: float) -> Together:
+    """Some factors, whatever they mean."""
+    rng = np.random.default_rng(0)
+    ones, width = np.ones(classes), 8
+    return Together(
+        tuple(map(str, range(classes))),
+        rng.normal(size=(classes, rank)).astype(np.float32) / rank,
+        np.zeros(classes, dtype=np.float32),
+        np.full(classes, 0.7, dtype=np.float32),
+        0.01 * ones,
+        present * ones,
+        absent * ones,
+        np.stack([-4 * ones, ones]),
+        rng.normal(size=(FOLDS, width, rank)).astype(np.float32),
+    )
+
+
+def asked(images: int, classes: int, rank: int, known: int = 30) -> tuple[np.ndarray, np.ndarray]:
+    """Return the factors that images show, and their labels, about so many of them known."""
+    rng = np.random.default_rng(1)
+    labels = (rng.random((images, classes)) < known / classes).astype(np.int8)
+    return rng.normal(size=(images, rank)).astype(np.float32), labels
 
 
 def main() -> None:
@@ -188,9 +253,11 @@ def main() -> None:
                     if file.tell() == 0:
                         sink.writeheader()
                     sink.writerow(draws[-1])
-    columns = "set | scheme | seeds | test mAP before | after | least gain | hidden AP before | after"
+    columns = (
+        "set | scheme | seeds | test mAP before | after | least gain | hidden AP before | after | least gain"
+    )
     columns += " | ECE alone, % | together | added alone | together | present, % alone | together"
-    print(f"| {columns} |\n" + "|---" * 14 + "|")
+    print(f"| {columns} |\n" + "|---" * 15 + "|")
     print("\n".join(lines(draws)))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tertium.annotation.record import Annotation
-from tertium.annotation.together import FOLDS, Together, find, folds_of
+from tertium.annotation.together import FOLDS, LITTLE, Together, agreement, find, folds_of
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.metrics.evaluation import average_precision
@@ -142,6 +142,32 @@ def test_what_goes_together_most_comes_first(rng):
     assert len(together.strongest(1000)) == 28
 
 
+def scored(features, hidden):
+    """Scores by what the features show: two factors, or each label by a feature of its own."""
+    return sigmoid(np.resize(features[:, :2], (len(features), 24)) if hidden else 2 * features[:, 2:] - 2)
+
+
+def sigmoid(logits):
+    return (1 / (1 + np.exp(-logits))).astype(np.float32)
+
+
+@pytest.mark.parametrize("scheme", ["random:0.3", "positives:0.4"])
+def test_labels_agree_beyond_their_scores_only_where_they_go_together(rng, scheme):
+    found = []
+    for hidden in (True, False):
+        features, truth = world(rng, images=6000, hidden=hidden)
+        labels = parse(scheme).apply(truth, 0)
+        found.append(agreement(scored(features, hidden), labels, annotated(labels, truth)))
+    assert found[0] > 5 * LITTLE
+    assert found[1] < LITTLE
+
+
+def test_few_labels_cannot_show_that_others_say_nothing(rng):
+    features, truth = world(rng, images=300, hidden=False)
+    labels = parse("random:0.1").apply(truth, 0)
+    assert agreement(scored(features, False), labels, annotated(labels, truth)) > LITTLE
+
+
 def test_one_known_positive_in_an_image_tells_nothing_of_the_others(rng):
     features, truth = world(rng)
     truth = truth[np.flatnonzero((truth.dense() > 0).any(axis=1))]
@@ -149,16 +175,16 @@ def test_one_known_positive_in_an_image_tells_nothing_of_the_others(rng):
     assert found_in(features, labels, truth) is None
 
 
-@pytest.mark.parametrize("case", ["one class", "one image", "no feature"])
+@pytest.mark.parametrize("case", ["one class", "one image", "few known", "no feature"])
 def test_too_little_to_learn_from(rng, case):
-    features, truth = world(rng, images=40)
+    features, truth = world(rng, images=100)
     if case == "one class":
         truth = truth.with_classes(truth.classes[:1])
     if case == "one image":
         features, truth = features[:1], truth[:1]
     if case == "no feature":
         features = np.zeros_like(features)
-    labels = parse("random:0.5").apply(truth, 0)
+    labels = parse("random:0.1" if case == "few known" else "random:0.5").apply(truth, 0)
     found = found_in(features, labels, truth)
     assert (found is None) is (case != "no feature")
 

@@ -143,6 +143,18 @@ def test_classes_learn_from_one_another(rng, monkeypatch):
     assert gained > 0.01
 
 
+def test_nothing_is_fitted_where_labels_agree_by_chance_alone(rng, monkeypatch):
+    features, truth = clusters(rng, 3000)
+    partial = parse("random:0.5").apply(truth, 0)
+    looked = []
+    monkeypatch.setattr("tertium.methods.auto.find", lambda *_: looked.append(1))
+    train(partial, features=features, epochs=1)
+    assert not looked
+    monkeypatch.setattr("tertium.methods.auto.LITTLE", 0.0)
+    train(partial, features=features, epochs=1)
+    assert looked
+
+
 def test_labels_that_do_not_go_together_leave_it_as_it_was(rng, monkeypatch):
     features, truth = clusters(rng, 800)
     partial = parse("random:0.3").apply(truth, 0)

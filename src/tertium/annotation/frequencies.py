@@ -196,7 +196,7 @@ def _explained(bins: _Binned) -> Floats:
         if not found:
             place = fit.argmax(axis=1)[:, None]
             best = np.take_along_axis(fit, place, 1)
-            excess = np.maximum(np.take_along_axis(surprise, place, 1) / (count.shape[-1] - 3), 1.0)
+            excess = np.maximum(np.take_along_axis(surprise, place, 1) / max(count.shape[-1] - 3, 1), 1.0)
         there = (count[:, None, :] * p).sum(-1)
         share = np.log(bins.present.sum(-1)[:, None] / np.maximum(there, 1e-9) + 1e-9)
         found.append(_on_grid(share, (fit - best) / excess))

@@ -56,6 +56,9 @@ _FEW = 30.0  # pairs of labels, below which agreement is taken for chance
 _SURE = 1e-3  # a score stands for a probability that stays so far from 0 and 1
 _NOISE = 0.5  # of a label's variance that factors leave, at least
 _LEAST = 3.0  # images that a class's own height counts against
+LITTLE = 0.03  # of the variance of labels: if others explain less of it (`agreement`), `find` finds nothing
+_SHOWN = 5.0  # known present labels of a class, on average, below which there is nothing to learn from
+_FEWER = 2**16  # labels by which scores are calibrated before that is looked at
 
 
 def folds_of(images: pa.Array) -> npt.NDArray[np.int8]:
@@ -149,7 +152,7 @@ class Together:
         weight, pull = share / self.noise, (gap + share * fit) / self.noise
         factors, covariance = _solve(shown, weight, pull, self.weights, self._pairs)
         centre = factors @ self.weights.T
-        spread = covariance.reshape(len(labels), -1) @ self._pairs.T
+        spread = _product(covariance.reshape(len(labels), -1), self._pairs.T)
         # Without the label's own contribution, by the formula for a change of rank one.
         others = (centre - pull * spread) / np.maximum(1 - weight * spread, 1e-3)
         return np.asarray(self.curve[0] + self.curve[1] * others, dtype=np.float32)
@@ -277,11 +280,48 @@ class Found(NamedTuple):
     covariance: Block  # [D, D] of the features
 
 
+def agreement(scores: Block, labels: Labels, annotation: Annotation) -> float:
+    """Return which share of the labels' variance the others of their image may explain, at most.
+
+    ``scores`` [N, C] are of models that have not seen their image. Where two labels of the same image are off
+    in the same direction more often than by chance, one speaks for the other. This takes one product of the
+    labels with themselves, where `find` takes many: it tells early that there is nothing to find.
+    """
+    columns = _spread_over(len(labels.classes), _PAIRED)
+    rows, few = (_spread_over(len(labels), most // len(columns)) for most in (_CURVES, _FEWER))
+    known = annotation.present[columns], annotation.absent[columns]
+    about = _Label(annotation.rate[columns], *known)
+    curve = calibrate(scores[np.ix_(few, columns)], labels.dense(few)[:, columns], *known)
+    likely = curve.calibrated(scores[np.ix_(rows, columns)])
+    fit = ((likely - about.centre) / about.deviation).astype(np.float32)
+    gap, share = about.told(fit, labels.dense(rows)[:, columns])
+    told = np.maximum(share.sum(axis=0), 1e-6)
+    gap -= share * (gap.sum(axis=0) / told)
+    squares = gap**2
+    own = np.maximum(squares.sum(axis=0) / told, 1e-6)  # the variance that scores leave
+    pairs = _product(share.T, share) + 1
+    unit = pairs * np.sqrt(own[:, None] * own)
+    together, chance = (_product(gap.T, gap) / unit) ** 2, _product(squares.T, squares) / unit**2
+    weight = about.deviation[:, None] ** 2 * (told / len(rows))  # of what one label [row] learns from another
+    np.fill_diagonal(weight, 0.0)
+    weight = (weight + weight.T) / (2 * (about.deviation**2).sum())
+    # Labels that are hardly ever known together show nothing. Each pair stands there twice.
+    error = 2 * np.sqrt(((weight * (chance + pairs**-2.0)) ** 2).sum())
+    return float((weight * (together - chance)).sum() + 2 * error)
+
+
+def _spread_over(count: int, most: int) -> Whole:
+    """Return so many places, at most, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, max(1, min(count, most))).round().astype(np.int64))
+
+
 def find(read: Read, labels: Labels, annotation: Annotation, rows: Whole) -> Found | None:
     """Find out how labels go together, by these rows; None where labels cannot tell."""
     classes = len(labels.classes)
     rank = min(RANK, classes - 1)
-    if rank < 1 or len(rows) < FOLDS or _counted_out(labels, annotation):
+    if rank < 1 or len(rows) < FOLDS or labels.class_counts[0].mean() < _SHOWN:
+        return None
+    if _counted_out(labels, annotation):
         return None
     most = max(FOLDS, min(int(_WORK / (classes * RANK**2)), max(_ENOUGH, _MORE * classes)))
     rows = rows[:: -(-len(rows) // most)]
@@ -367,16 +407,16 @@ class _Fit:
         for fold, places in self.blocks():
             inputs, known = self.read(self.rows[places]), self.labels.dense(self.rows[places])
             gap, share = self.label.told(np.zeros((len(places), classes), dtype=np.float32), known)
-            squares[fold] += inputs.T @ inputs
-            products += inputs.T @ gap
+            squares[fold] += _product(inputs.T, inputs)
+            products += _product(inputs.T, gap)
             told += share.sum(axis=0)
             left.add(gap, share)
         whole: Floats = squares.sum(axis=0)
         self.covariance = (whole / count).astype(np.float32)
         ridge = _RIDGE * width / count * max(float(np.trace(whole)) / width, 1e-6) * np.eye(width)
-        self.solve = [_inverse(whole - part + ridge) for part in (*squares, np.zeros(()))]
-        guess = self.solve[-1] @ (products / np.maximum(told / count, 1e-3))  # [D, C]
-        _, sizes, directions = np.linalg.svd(np.linalg.cholesky(whole + ridge).T @ guess, full_matrices=False)
+        self.roots = [_root(whole - part + ridge) for part in (*squares, np.zeros(()))]
+        guess = _solved(self.roots[-1], products / np.maximum(told / count, 1e-3))  # [D, C]
+        _, sizes, directions = np.linalg.svd(self.roots[-1].T @ guess, full_matrices=False)
         seen = min(self.rank - int(_HIDDEN * self.rank), len(sizes))
         strength = np.maximum(sizes[:seen], 1e-6) / np.sqrt(count)
         shown = directions[:seen].T * strength  # [C, R]
@@ -396,7 +436,7 @@ class _Fit:
         pairs, sums = _outer(self.weights), _Sums(classes, rank, self.maps.shape[1])
         for fold, places in self.blocks():
             inputs, known = self.read(self.rows[places]), self.labels.dense(self.rows[places])
-            shown = inputs @ self.maps[fold]
+            shown = _product(inputs, self.maps[fold])
             _, weight, pull = self._told(self.factors[places], known)
             found, covariance = _solve(shown, weight, pull, self.weights, pairs)
             self.factors[places] = found
@@ -420,8 +460,10 @@ class _Fit:
         unit = np.linalg.cholesky(sums.left / count + 1e-6 * np.eye(rank))
         back = np.linalg.inv(unit).T
         totals = [sums.products.sum(axis=0) - part for part in (*sums.products, np.zeros(()))]
-        self.maps = np.stack([solve @ part @ back for solve, part in zip(self.solve, totals, strict=True)])
-        self.maps, self.factors = self.maps.astype(np.float32), (self.factors @ back).astype(np.float32)
+        self.maps = np.stack(
+            [_solved(root, part @ back) for root, part in zip(self.roots, totals, strict=True)]
+        )
+        self.factors = (self.factors @ back).astype(np.float32)
         weights = weights @ unit
         spread = np.einsum("sr,cst,tr->r", unit, np.linalg.inv(precision), unit, optimize=True)
         self.firmness = len(weights) / ((weights**2).sum(axis=0) + spread + 1e-9)
@@ -452,7 +494,7 @@ class _Left:
     """How labels of the same image agree beyond what is shown: a start for factors that features miss."""
 
     def __init__(self, classes: int) -> None:
-        self.columns = np.unique(np.linspace(0, classes - 1, min(classes, _PAIRED)).round().astype(np.int64))
+        self.columns = _spread_over(classes, _PAIRED)
         self.classes, size = classes, len(self.columns)
         self.products, self.pairs = (np.zeros((size, size), dtype=np.float32) for _ in range(2))
 
@@ -495,29 +537,53 @@ class _Sums:
         pull: Block,
     ) -> None:
         squares = _outer(factors) + covariance.reshape(len(factors), -1)
-        self.pairs += weight.T @ squares
+        self.pairs += _product(weight.T, squares)
         self.pulls += pull.T @ factors
         self.gap += gap.sum(axis=0)
         self.told += weight.sum(axis=0)
         self.factors += squares.sum(axis=0).reshape(self.factors.shape)
         self.left += left.T @ left + covariance.sum(axis=0)
-        self.products[fold] += inputs.T @ factors
+        self.products[fold] += _product(inputs.T, factors)
 
 
 def _solve(shown: Block, weight: Block, pull: Block, weights: Block, pairs: Block) -> tuple[Block, Block]:
     """Return the factors [B, R] given those shown and what labels tell, and their covariance [B, R, R]."""
     rank = weights.shape[1]
-    precision = (weight @ pairs).reshape(-1, rank, rank) + np.eye(rank, dtype=np.float32)
-    covariance = np.linalg.inv(precision)
+    precision = _product(weight, pairs).reshape(-1, rank, rank) + np.eye(rank, dtype=np.float32)
+    covariance = _inverse(precision)
     return np.einsum("brs,bs->br", covariance, shown + pull @ weights), covariance
 
 
-def _inverse(matrix: Floats) -> Block:
-    """Return the inverse of a positive definite matrix; half the work of numpy's, which is for any."""
+# Large products are torch's: it takes as many threads as it was told, and those that wait sleep. It also has
+# routines for positive definite matrices, which take half the time of numpy's for any.
+
+
+def _product(first: Block, second: Block) -> Block:
     import torch
 
-    factor = torch.linalg.cholesky(torch.from_numpy(matrix.astype(np.float32)))
-    return np.asarray(torch.cholesky_inverse(factor).numpy())
+    return np.asarray((torch.from_numpy(first) @ torch.from_numpy(second)).numpy())
+
+
+def _root(matrix: npt.NDArray[Any]) -> Block:
+    """Return the lower triangle L of L·Lᵀ, the matrix."""
+    import torch
+
+    return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrix.astype(np.float32))).numpy())
+
+
+def _solved(root: Block, right: npt.NDArray[Any]) -> Block:
+    """Return the solution X of L·Lᵀ·X, which is ``right``."""
+    import torch
+
+    found = torch.cholesky_solve(torch.from_numpy(right.astype(np.float32)), torch.from_numpy(root))
+    return np.asarray(found.numpy())
+
+
+def _inverse(matrices: Block) -> Block:
+    """Return the inverses of matrices [B, R, R]."""
+    import torch
+
+    return np.asarray(torch.cholesky_inverse(torch.linalg.cholesky(torch.from_numpy(matrices))).numpy())
 
 
 def _outer(rows: Block) -> Block:

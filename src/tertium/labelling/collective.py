@@ -3,7 +3,7 @@
 A model judges each label by the image alone. `tertium.annotation.together` also judges it by the image's
 other known labels. Both logits are mixed. How much the second counts is decided on the run's validation
 images, none of whose labels were used to fit it: by the likelihood of each label given the others. Unless
-that is clearly higher, and known labels are ranked better, labels are judged by the image alone.
+that is clearly higher, and known labels are clearly ranked better, labels are judged by the image alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tertium.annotation.calibration import (
     shifted,
 )
 from tertium.annotation.together import Among, Together
-from tertium.metrics.evaluation import average_precision
 
 if TYPE_CHECKING:
     from tertium.prediction.trained import Trained
@@ -131,17 +130,19 @@ class Collective:
         given = self.together.given_others(self.together.shown(units, folds), labels)
         plain = _logits(alone)
         half = folds % 2 == 0
-        before = _explained(alone, labels, half, chances)
-        share, most = 0.0, 0.0
+        before, ranked = _explained(alone, labels, half, chances), _ranked(alone, labels, chances)
+        share, most = 0.0, np.zeros(len(labels))
         for each in _SHARES:
             mixed = _mixed(plain, given, each)
             gains = _explained(mixed, labels, half, chances) - before
-            told = _told(alone, mixed, labels)
-            is_ranked = told is not None and told.given > told.alone
-            # Twice the error: it is itself unsure where few labels are known.
-            if is_ranked and gains.mean() > max(most, 2 * gains.std() / np.sqrt(max(len(gains) - 1, 1))):
-                share, most = each, float(gains.mean())
-        told = _told(alone, _mixed(plain, given, share), labels)
+            # Twice the error: it is itself unsure where few labels are known. A larger share must gain more.
+            is_better = _clear(gains - most, 2)
+            if is_better and _clear(_ranked(mixed, labels, chances) - ranked, 1):
+                share, most = each, gains
+        if not np.isfinite(ranked).any():
+            return replace(self, share=0.0)
+        now = _ranked(_mixed(plain, given, share), labels, chances)
+        told = Told(float(np.nanmean(ranked)), float(np.nanmean(now)), int(np.count_nonzero(labels)))
         return replace(self, share=share, told=told)
 
     def relation(
@@ -175,14 +176,26 @@ def _explained(scores: Block, labels: Signs, half: npt.NDArray[np.bool_], chance
     return found
 
 
-def _told(alone: Block, given: Block, labels: Signs) -> Told | None:
-    """Rank the known labels; in a class that is known absent nowhere, unknown ones count as absent."""
+def _clear(gains: Floats, errors: float) -> bool:
+    """Return whether the mean of gains, those that are not NaN, is above so many of its standard errors."""
+    some = gains[np.isfinite(gains)]
+    return len(some) > 0 and bool(some.mean() > errors * some.std() / np.sqrt(max(len(some) - 1, 1)))
+
+
+def _ranked(scores: Block, labels: Signs, chances: Chances) -> Floats:
+    """Return the average precision of each class [C] as over all its labels; NaN without a known present one.
+
+    A known absent label stands for as many as it would if present ones were known as often. In a class that
+    is known absent nowhere, unknown labels count as absent.
+    """
     blind = ~(labels < 0).any(axis=0)
-    ranked = np.where(blind & (labels == 0), np.int8(-1), labels)
-    before, after = (average_precision(each, ranked) for each in (alone, given))
-    if not np.isfinite(before).any():
-        return None
-    return Told(float(np.nanmean(before)), float(np.nanmean(after)), int(np.count_nonzero(labels)))
+    stands = np.where(blind, 1.0, chances.present / np.maximum(chances.absent, 1e-12))
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ordered = np.take_along_axis(np.where(blind & (labels == 0), np.int8(-1), labels), order, axis=0)
+    hits = np.cumsum(ordered > 0, axis=0)
+    above = hits + stands * np.cumsum(ordered < 0, axis=0)
+    right = np.where(ordered > 0, hits / np.maximum(above, 1e-12), 0.0).sum(axis=0)
+    return np.where(hits[-1] > 0, right / np.maximum(hits[-1], 1), np.nan)
 
 
 def _mixed(alone: Floats, given: Block, share: float) -> Block:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tertium.annotation.frequencies import Frequencies, estimate
-from tertium.annotation.together import Read, Together, find
+from tertium.annotation.together import LITTLE, Read, Together, agreement, find
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Run
@@ -28,6 +28,8 @@ _WIDEST = 8192  # features, up to which they are worth their D × D numbers
 _WIDE = 2048  # the same, where several folds have so many numbers each
 _BLOCK = 4096  # images at a time
 _TOGETHER = "together."
+_AGREEMENT = "agreement"  # what labels may say about one another, as far as scores tell
+_PANEL = 256  # features whose products are formed at a time
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class Auto(Likelihood):
             scores = run.held_out(Negative(positive_weight=WEIGHT), EPOCHS)
             found = estimate(scores, run.labels, labels_per_image=self.labels_per_image)
         self._keep(found, run)
+        if not run.labels.is_full and not run.whole:
+            told = agreement(scores, run.labels, self.annotation(run))
+            run.state.tensors[_AGREEMENT] = torch.tensor(told, dtype=torch.float64)
         for line in findings(found, run.labels):
             run.note(line)
 
@@ -83,7 +88,7 @@ class Auto(Likelihood):
         missed = torch.log1p(-run.state.tensors["propensity"]).float()
         average_with_least_squares(model, features, run.labels, rows, missed[0] - missed[1])
         yield ""
-        if model.width > _WIDE:
+        if model.width > _WIDE or run.state.tensors.get(_AGREEMENT, torch.ones(())) < LITTLE:
             return
         found = find(_standardised(model, features), run.labels, self.annotation(run), rows)
         if found is None:
@@ -130,10 +135,18 @@ def average_with_least_squares(
         likely = torch.sigmoid(model(inputs) + shift.to(device))
         completed = torch.where(known == 0, likely, (known > 0).to(likely.dtype))
         inputs = (inputs - model.center) * model.scale
-        covariance.addmm_(inputs.T, inputs, alpha=1 / len(rows))
+        _add_squares(covariance, inputs, 1 / len(rows))
         products.addmm_(completed.T, inputs, alpha=1 / len(rows))
+    covariance = covariance.tril() + covariance.tril(-1).T
     ridge = _RIDGE * width / len(rows) * covariance.diagonal().mean() * torch.eye(width, device=device)
     _average(head.weight, torch.linalg.solve(covariance + ridge, products.T).T, covariance)
+
+
+def _add_squares(total: Tensor, inputs: Tensor, times: float) -> None:
+    """Add the products of the features with one another [D, D], below the diagonal: half the work of all."""
+    for start in range(0, len(total), _PANEL):
+        some = slice(start, start + _PANEL)
+        total[start:, some].addmm_(inputs[:, start:].T, inputs[:, some], alpha=times)
 
 
 def _average(weight: Tensor, other: Tensor, covariance: Tensor) -> None:

@@ -44,6 +44,15 @@ class Verdict:
         mine, theirs = (each.get("decides", each["score"]) for each in (self.figures, other.figures))
         return None if mine is None or theirs is None else Gain(mine - theirs, 0.0)
 
+    def ranks_below(self, other: Verdict) -> bool:
+        """Return whether the score is lower than another's.
+
+        >>> Verdict({"score": 0.5}).ranks_below(Verdict({"score": 0.6}))
+        True
+        """
+        mine, theirs = self.figures.get("score"), other.figures.get("score")
+        return mine is not None and theirs is not None and mine < theirs
+
 
 class Gain(NamedTuple):
     """A mean difference over images, and its standard error."""

@@ -429,8 +429,8 @@ def _finish(course: Course, method: Method, validate: Callable[[Classifier], Ver
         if number == 0:
             is_good = gain is None or gain.mean >= -gain.error  # unless it is clearly worse
         else:
-            # Twice the error: it is itself unsure where few labels are known.
-            is_good = gain is not None and gain.mean > 2 * gain.error
+            # Twice the error: it is itself unsure where few labels are known. Nor may these be ranked worse.
+            is_good = gain is not None and gain.mean > 2 * gain.error and not verdict.ranks_below(kept)
         if is_good:
             kept, state = verdict, copy.deepcopy(model.state_dict())
             if said:
