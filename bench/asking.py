@@ -27,20 +27,21 @@ from tertium.labels import Labels
 from tertium.schemes import parse
 
 SETS, SCHEMES = ("attributes", "coco"), ("random:0.1", "positives:0.3")
-ROWS, BUDGET, ROUNDS = 4000, 1500, 1  # a quarter of the rows is held out
+ROWS, BUDGET = 4000, 1500  # a quarter of the rows is held out
 FIELDS = ("set", "scheme", "seed", "rule", "answers", "present", "map", "known", "right", "error")
 
 
-def draw(name: str, spec: str, seed: int, part: Part | None, smoke: bool = False) -> list[dict[str, Any]]:
+def draw(
+    name: str, spec: str, seed: int, part: Part | None, size: int = ROWS, budget: int = BUDGET
+) -> list[dict[str, Any]]:
     """Compare all orders on one draw of rows and hidden labels."""
-    size, budget, rounds = (200, 40, 1) if smoke else (ROWS, BUDGET, ROUNDS)
     if part is None:
-        features, truth = attributes(size, seed, 20 if smoke else 188)
+        features, truth = attributes(size, seed, 188 if size > 200 else 20)
     else:
         some = np.sort(np.random.default_rng(1000 + seed).permutation(len(part[0]))[:size])
         features, truth = part[0][some].astype(np.float32), part[1][some]
     full = Labels.from_dense(truth, images=[f"{seed}-{number}" for number in range(size)])
-    found = simulate(full, features, scheme=parse(spec), budget=budget, rounds=rounds, seed=seed)
+    found = simulate(full, features, scheme=parse(spec), budget=budget, rounds=1, seed=seed)
     return [{"set": name, "scheme": spec} | {key: getattr(each, key) for key in FIELDS[2:]} for each in found]
 
 
@@ -79,7 +80,7 @@ def milliseconds(classes: int, rank: int = 32) -> float:
 
 def rows(smoke: bool = False) -> list[Row]:
     """Return how long it takes to look at one image, and what answers add against random ones."""
-    found = draw("attributes", "random:0.1", 1, None, smoke)
+    found = draw("attributes", "random:0.1", 1, None, *((200, 40) if smoke else ()))
     last = {each["rule"]: each for each in found}
     score = 100 * (last["tertium"]["map"] - last["random"]["map"])
     size = 100 if smoke else 10_000
@@ -96,6 +97,8 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--schemes", nargs="+", default=SCHEMES)
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--budget", type=int, default=BUDGET)
     options = parser.parse_args()
     torch.set_num_threads(1)
     points: list[dict[str, Any]] = []
@@ -109,7 +112,7 @@ def main() -> None:
             for seed in options.seeds:
                 if (name, spec, seed) in made:
                     continue
-                points += (new := draw(name, spec, seed, part))
+                points += (new := draw(name, spec, seed, part, options.rows, options.budget))
                 with open(options.out, "a", encoding="utf-8", newline="") as file:
                     sink = csv.DictWriter(file, FIELDS)
                     if file.tell() == 0:
