@@ -104,7 +104,7 @@ class Among(NamedTuple):
         unit = (self.ends[1] - self.ends[0]) / (np.diag(left) + self.noise)
         found = (doubt * self.slope * left * unit[:, None]) ** 2 * doubt[:, None]
         np.fill_diagonal(found, doubt)
-        return np.minimum(found, doubt)
+        return np.asarray(np.minimum(found, doubt))
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,8 @@ class Doubt:
         It is measured by variance, times the ``importance`` [C] of the class.
         """
         counts = importance * (self.worth * self.slope) ** 2  # of a squared covariance with each label
-        moved = self.covariance @ self.together.summed(counts.astype(np.float32)) @ self.covariance
+        sums = self.together.summed(counts.astype(np.float32))
+        moved = np.asarray(self.covariance @ sums @ self.covariance, dtype=np.float32)
         own = self.together.squared(self.covariance)
         others = np.maximum(self.together.squared(moved) - counts * own**2, 0)
         return np.asarray(others * self.worth / (self.together.deviation * (own + self.together.noise)) ** 2)
@@ -56,7 +57,7 @@ class Doubt:
         unit = worth / (self.together.deviation[columns] * variance) ** 2
         found = (self.worth * self.slope * (spoken @ self.together.weights.T)) ** 2 * unit[:, None]
         found[np.arange(len(columns)), columns] = worth
-        return np.minimum(found, self.worth)
+        return np.asarray(np.minimum(found, self.worth))
 
     def after(self, columns: Whole) -> Doubt:
         """Return what is open, on average, after an answer about one label of each image."""
@@ -108,7 +109,7 @@ def pick(
 
     ``value`` is that of their own label, for its whole variance. Candidates are those of these blocks.
     """
-    found = []
+    found: list[Picked] = []
     order = np.argsort(rows, kind="stable")
     for mine, doubt in blocks:
         first, last = np.searchsorted(rows[order], [mine[0], mine[-1] + 1])
