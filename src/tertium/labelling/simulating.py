@@ -66,7 +66,7 @@ class Point:
     known: int  # labels of the images that are asked about: given, answered, or all but certain then, …
     right: int  # … and how many of them are what they are taken for
     error: float  # mean squared, of the chances of all these labels
-    foretold: tuple[Foretold, ...] = ()  # during the last answers; only where questions have probabilities
+    foretold: tuple[Foretold, ...] = ()  # during the last answers, by the order of `suggest`
 
 
 def rehearse(
@@ -153,7 +153,7 @@ def simulate(
                 progress.note(f"{rule}, round {number} of {rounds}: {100 * points[-1].map:.1f} mAP so far")
                 ready = Prepared.of_run(run, labels, features=inputs)
                 asked = _asked(rule, run, labels, inputs, budget, per_image, (seed, number))
-                foretold = _foretold(asked, training, number)
+                foretold = _foretold(asked, training, number) if rule == RULES[0] else ()
                 labels, more = _answered(labels, training, asked.rows, asked.columns)
                 # Known at once, before anything is trained again: that changes all chances.
                 told = _known(dataclasses.replace(ready, labels=labels), training)
