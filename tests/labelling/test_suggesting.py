@@ -13,7 +13,7 @@ from tertium.annotation.record import Annotation
 from tertium.errors import InputError
 from tertium.labelling import simulating, suggesting
 from tertium.labelling.answered import Answered
-from tertium.labelling.collective import Relation
+from tertium.labelling.collective import Collective, Relation
 from tertium.labelling.completion import Prepared
 from tertium.labelling.simulating import RULES, Point, averaged, simulate, write_points
 from tertium.labelling.suggesting import Candidates, Pool, choose, class_weights, gains, suggest
@@ -400,12 +400,11 @@ def test_an_answer_counts_for_what_it_tells_about_others(related):
     assert first > second  # where more is open, an answer tells more
 
 
-def test_where_known_labels_say_nothing_questions_are_as_without_them(world):
-    folder, labels, _ = world
-    assert Prepared.of_run(folder / "run", labels, features=folder / "x.npy").related is None
+def test_where_known_labels_say_nothing_questions_are_as_without_them(related, monkeypatch):
+    run, labels, features = related
+    monkeypatch.setattr(Collective, "chosen", lambda self, *_: dataclasses.replace(self, share=0.0))
     found, alone = (
-        suggest(folder / "run", labels, features=folder / "x.npy", budget=40, per_image=2, others=each)
-        for each in (True, False)
+        suggest(run, labels, features=features, budget=40, per_image=2, others=each) for each in (True, False)
     )
     assert (found.images, found.labels, found.why) == (alone.images, alone.labels, alone.why)
     np.testing.assert_array_equal(found.score, alone.score)
