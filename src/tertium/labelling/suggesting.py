@@ -6,8 +6,8 @@ minus q(1 − q) summed over the unknown ones. The score of a question is the in
 sum, so that classes about which little is known come first, and each further question about a class counts
 less.
 
-Where labels go together, an answer also tells about the other labels of its image. What it takes away of
-their variance, on average, counts in the same way (`tertium.labelling.telling`).
+Where labels go together, an answer also tells about the other labels of its image. If asked for, what it
+takes away of their variance, on average, counts in the same way (`tertium.labelling.telling`).
 """
 
 from __future__ import annotations
