@@ -47,7 +47,7 @@ def notes(folder):
     return Counter(path.read_text() for path in folder.iterdir())
 
 
-def test_pieces_of_work(tmp_path):
+def test_pieces_of_work(tmp_path, capfd):
     """One cluster for all of it: starting one takes seconds."""
     handler = signal.getsignal(signal.SIGTERM)
     with joined(None) as cluster:
@@ -65,6 +65,7 @@ def test_pieces_of_work(tmp_path):
     assert found["deadly"].reason.startswith("2 workers were lost with it: its process ended")
     assert notes(tmp_path) == Counter(map(str, items)) + Counter(["once", "deadly"])
     assert addresses == {"127.0.0.1"}  # nobody else can reach it
+    assert capfd.readouterr().out == ""  # where results are printed
     with (
         pytest.raises(InputError, match=r'^"nonsense" is no address of a Ray cluster; say auto'),
         joined("nonsense"),
@@ -91,7 +92,7 @@ def test_ray_is_not_installed(monkeypatch):
 
 
 @contextmanager
-def machines(*cores):
+def machines(*cores, **options):
     """Start a Ray node for each number of cores; the first has the driver. Give them.
 
     They have a folder of their own, so that no other command takes them for the cluster of this machine; its
@@ -104,7 +105,8 @@ def machines(*cores):
         patched.setenv("RAY_TMPDIR", folder)
         cluster = Cluster()
         try:
-            yield cluster, [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cores]
+            nodes = [cluster.add_node(num_cpus=count, include_dashboard=False, **options) for count in cores]
+            yield cluster, nodes
         finally:
             cluster.shutdown()
 
@@ -138,6 +140,21 @@ def test_a_machine_that_is_lost(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_cluster_joined_from_outside():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with machines(2, ray_client_server_port=port):
+        until = time.monotonic() + 60
+        with socket.socket() as door:  # it opens later than the rest
+            while door.connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
+                time.sleep(0.2)
+        with joined(f"ray://127.0.0.1:{port}") as cluster:
+            found = sorted(cluster.run(lambda: lambda item: 2 * item, range(20), workers=2))
+    assert found == [(item, 2 * item) for item in range(20)]
+
+
+@pytest.mark.slow
 def test_items_are_taken_as_they_are_needed():
     taken = []
 
@@ -148,7 +165,7 @@ def test_items_are_taken_as_they_are_needed():
 
     with joined(None) as cluster:
         for done, _ in enumerate(cluster.run(lambda: lambda item: item, items(), workers=3), start=1):
-            assert len(taken) <= done + 3
+            assert len(taken) <= done + 3 + 1
     assert len(taken) == 500
 
 

@@ -101,7 +101,7 @@ def test_another_job_is_refused_by_what_differs(few, tmp_path):
         return run(sizes(few, model="a", **about), request(tmp_path / "job"))
 
     again(top=5)
-    with pytest.raises(InputError, match=r"job: was begun with another --top \(5, now 3\); choose another"):
+    with pytest.raises(InputError, match=r"job: was begun with another top \(5, now 3\); choose another"):
         again(top=3)
     with pytest.raises(InputError, match="was begun with another model;"):
         run(sizes(few, model="b", top=5), request(tmp_path / "job"))

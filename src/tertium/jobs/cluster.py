@@ -59,17 +59,26 @@ def joined(address: str | None) -> Iterator[Cluster]:
     if ray.is_initialized():
         yield Cluster(ray)
         return
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        if address is None:
-            _start(ray)
-        else:
-            _join(ray, address)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's own ends with another exit code
+        with _signals_kept():
+            if address is None:
+                _start(ray)
+            else:
+                _join(ray, address)
         yield Cluster(ray, local=address is None)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo what Ray does about SIGTERM: a command that is ended would have another exit code."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _imported(*, alone: bool) -> ModuleType:
@@ -87,6 +96,10 @@ def _imported(*, alone: bool) -> ModuleType:
 
 
 def _quiet() -> dict[str, Any]:
+    """Return what keeps Ray from printing where results are printed."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None  # of a lost worker it tells in spite of the options
     return {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -214,7 +227,7 @@ class Cluster:
         what that returns with one item after the other. A worker that is lost is replaced, and another gets
         its item; an item that has cost ``tries`` workers is a `Failure`. So is one for which an exception
         is raised, at once. An `InputError` of ``make`` ends the work. Each worker has one item at a time, and
-        no more are taken from ``items`` than that.
+        only one more is taken from ``items`` than that.
         """
         source = iter(items)
         first = list(islice(source, workers))  # no more workers than items
@@ -276,6 +289,7 @@ class _Crew(Generic[Item, Result]):
             self._hire()
         while True:
             self._hand_out(rest)
+            self._look_ahead(rest)  # there may be no worker at the moment, and still be something to do
             if not self._waiting and not any(call.piece for call in self._calls.values()):
                 return
             calls = list(self._calls)
@@ -303,12 +317,16 @@ class _Crew(Generic[Item, Result]):
     def _hand_out(self, rest: Iterator[Item]) -> None:
         """Give every idle worker a piece: one whose worker was lost, or a new one."""
         while self._idle:
-            if not self._waiting:
-                self._waiting.extend(map(_Piece, islice(rest, 1)))
+            self._look_ahead(rest)
             if not self._waiting:
                 return
             worker, piece = self._idle.pop(), self._waiting.popleft()
             self._calls[worker.actor.work.remote(piece.item)] = _Call(worker, "work", piece)
+
+    def _look_ahead(self, rest: Iterator[Item]) -> None:
+        """Take a new piece if none waits."""
+        if not self._waiting:
+            self._waiting.extend(map(_Piece, islice(rest, 1)))
 
     def _settle(self, done: Any) -> tuple[Item, Result | Failure] | None:
         """Take what a call gave; return what that says of an item."""
@@ -373,7 +391,8 @@ class _Crew(Generic[Item, Result]):
 
     def _suits(self, node: dict[str, Any]) -> bool:
         has = node["Resources"]
-        return node["Alive"] and has.get("CPU", 0) >= self.cpus and has.get("GPU", 0) >= self.gpus
+        enough = has.get("CPU", 0) >= self.cpus and has.get("GPU", 0) >= self.gpus
+        return bool(node["Alive"] and enough)
 
 
 def _worker_kind() -> type:
@@ -398,8 +417,11 @@ def _worker_kind() -> type:
 
             with contextlib.suppress(OSError):  # there may be nothing but addresses to open
                 os.chdir(folder)
-            self._work = attempted(make)
-            return self._work if isinstance(self._work, Failure) else None
+            made = attempted(make)
+            if isinstance(made, Failure):
+                return made
+            self._work = made
+            return None
 
         def work(self, item: Any) -> Any:
             from tertium.jobs.cluster import attempted

@@ -38,7 +38,6 @@ _NAMES = {  # how a message calls what a job depends on
     "images": "number of images in a shard",
     "shards": "number of shards",
     "classes": "set of classes",
-    "top": "--top",
     "pixels": "way of decoding images",
     "version": "version of Tertium",
 }
