@@ -56,7 +56,7 @@ def test_a_full_disk(world, full, tertium, command):
     assert code == 2, shown
     assert "Error: " in shown
     assert "full" in shown or "No space left" in shown
-    for folder in ("run", "all"):  # that of a run or of a comparison may be there, with nothing in it
+    for folder in ("run", "all", "job"):  # that of a run or of a comparison may be there, with nothing in it
         shutil.rmtree(full / folder, ignore_errors=True)
     assert [path.name for path in full.iterdir()] == ["ballast"]
 
