@@ -183,6 +183,7 @@ def _train_on_ray(
     workers: int | None,
     address: str | None,
 ) -> None:
+    from tertium.runs import RunFolder
     from tertium.training.on_ray import train_on_ray
 
     if workers is None or devices is not None:
@@ -192,7 +193,12 @@ def _train_on_ray(
         with watching() as progress:
             train_on_ray(run, named, workers=workers, address=address, progress=progress)
     except KeyboardInterrupt:
-        say(f"Stopped. Go on from the last checkpoint with: tertium train --resume {run}")
+        begun = RunFolder(run).config_file.is_file()
+        say(
+            f"Stopped. Go on from the last checkpoint with: tertium train --resume {run}"
+            if begun
+            else "Stopped before the run began."
+        )
         raise typer.Exit(128 + signal.SIGINT) from None
 
 
