@@ -543,11 +543,11 @@ class _Known:
 
     @property
     def right(self) -> Floats:
-        return self.present * self.stands[0]
+        return np.asarray(self.present * self.stands[0])
 
     @property
     def wrong(self) -> Floats:
-        return self.absent * self.stands[1]
+        return np.asarray(self.absent * self.stands[1])
 
     @property
     def precision(self) -> Floats:
