@@ -151,8 +151,12 @@ def lines(draws: Sequence[dict[str, Any]]) -> Iterator[str]:
         cells = [name, spec, str(len(some))]
         for what in ("test", "hidden"):
             before, after = of[f"{what}_before"], of[f"{what}_after"]
-            cells += [f"{np.median(part):.1f}" for part in (before, after)]
-            cells.append(f"{(after - before).min():+.1f}")
+            figures = [
+                f"{np.median(before):.1f}",
+                f"{np.median(after):.1f}",
+                f"{(after - before).min():+.1f}",
+            ]
+            cells += figures if np.isfinite(before).all() else ["–", "–", "–"]  # nothing present is hidden
         cells += [f"{np.median(of[key]):.2f}" for key in ("ece_alone", "ece_after")]
         cells += [f"{np.median(of[key]):,.0f}" for key in ("added_alone", "added_after")]
         for key in ("right_alone", "right_after"):
@@ -183,7 +187,8 @@ def posteriors(smoke: bool = False) -> list[Row]:
             case = f"{classes:,} classes, {rank} factors, {how}"
             found.append(row("together", f"{case}: ms an image", 1e3 * seconds / images, "", None))
         most = peak(partial(many.given_others, shown, labels)) / 1e6
-        found.append(row("together", f"the same, {images} images at a time: MB", most, "", None))
+        case = f"{classes:,} classes, {rank} factors, {images} images at a time: MB"
+        found.append(row("together", case, most, "", None))
         case = f"an answer, {more:,} classes, {rank} factors: ms"
         found.append(row("together", case, 1e3 * an_answer(more, rank, repeats), "≤", 20))
     torch.set_num_threads(threads)

@@ -559,9 +559,11 @@ def _solve(shown: Block, weight: Block, pull: Block, weights: Block, pairs: Bloc
 
 
 def _product(first: Block, second: Block) -> Block:
+    """Return it in single precision, whatever the network is trained in."""
     import torch
 
-    return np.asarray((torch.from_numpy(first) @ torch.from_numpy(second)).numpy())
+    with torch.autocast("cpu", enabled=False):
+        return np.asarray((torch.from_numpy(first) @ torch.from_numpy(second)).numpy())
 
 
 def _root(matrix: npt.NDArray[Any]) -> Block:
