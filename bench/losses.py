@@ -147,6 +147,7 @@ def make_run(labels: torch.Tensor) -> Any:
     known = Labels.from_dense(labels.numpy())
     return SimpleNamespace(
         epoch=3,
+        whole=False,
         epochs=10,
         lr=3e-4,
         labels=known,

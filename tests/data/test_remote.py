@@ -15,6 +15,7 @@ from PIL import Image
 
 from tertium.data.batches import ImageLoader, Order
 from tertium.data.inputs import open_inputs
+from tertium.data.kinds import table
 from tertium.data.sources import places, remote
 from tertium.data.sources.cache import image_cache
 from tertium.errors import InputError
@@ -52,7 +53,8 @@ def server(folder, kept, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(remote, "_WAITS", (0.0,) * 4)
-    places._small_part.cache_clear()  # of another test's server
+    for kept_in_memory in (places._small_part, places._block, table._metadata, table._values):
+        kept_in_memory.cache_clear()  # of another test's server
     with storage() as running:
         running.put(folder.parent)
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{running.host}")
