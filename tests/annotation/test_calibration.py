@@ -16,7 +16,7 @@ from tertium.annotation.calibration import (
     told_by_answers,
 )
 from tertium.annotation.record import Annotation
-from tertium.labelling import completion
+from tertium.labelling import prepared
 from tertium.labels import Labels
 from tertium.metrics.evaluation import best_thresholds, calibration_error, evaluate
 from tests.labelling.test_completion import CLASSES, observed, sigmoid
@@ -131,7 +131,7 @@ def test_a_class_with_few_known_labels_takes_the_common_shift(rng):
 def test_the_calibration_error_falls(rng):
     scores, labels, _, truth = distorted(rng, 0.5, np.full(4, 1.0), 0.6, 0.2)
     present, absent = np.full(4, 0.6), np.full(4, 0.2)
-    _, checked = completion._calibrated(
+    _, checked = prepared._calibrated(
         scores, labels, Annotation(tuple(CLASSES), present, present, present, present, absent)
     )
     assert checked.ece_after < 0.3 * checked.ece_before

@@ -19,9 +19,11 @@ from tertium.cli import app
 from tertium.data import inputs as door
 from tertium.errors import InputError
 from tertium.files import write_sealed
-from tertium.labelling import completion
+from tertium.labelling import completion, precision, prepared
 from tertium.labelling.answered import Answered
-from tertium.labelling.completion import Prepared, Tally, complete
+from tertium.labelling.completion import complete
+from tertium.labelling.precision import Tally
+from tertium.labelling.prepared import Prepared
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels, write_labels
 from tertium.labels.tree import LabelTree
@@ -201,8 +203,8 @@ def test_known_labels_stand_for_unknown_ones(world, tmp_path):
     ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
     signs = np.array([[1, 1, 1, 1], [1, -1, 1, 0], [-1, 0, 1, 0]], dtype=np.int8)
     checked = Checked(np.full((3, 4), 0.9, dtype=np.float32), signs, None, None, True)
-    found = completion.Thresholds(np.full(4, 800), np.ones(4), np.ones(4, dtype=np.int64), np.ones(4))
-    told = completion._known_above(
+    found = precision.Thresholds(np.full(4, 800), np.ones(4), np.ones(4, dtype=np.int64), np.ones(4))
+    told = precision._known_above(
         Prepared(
             ready.trained, ready.labels, ready.inputs, ready.chances, ready.annotation, checked, ready.notes
         ),
@@ -213,7 +215,7 @@ def test_known_labels_stand_for_unknown_ones(world, tmp_path):
     right, wrong = 2 * 0.4 / 0.6, 0.8 / 0.2
     assert told.precision[0] == pytest.approx(right / (right + wrong))
     assert np.isnan(told.precision[2:]).all()
-    said = completion._note_of(told, np.zeros(4, dtype=bool), 0.9)
+    said = precision._note_of(told, np.zeros(4, dtype=bool), 0.9)
     assert said.startswith("judged by 6 known validation labels")
 
 
@@ -241,7 +243,7 @@ def test_chances_that_are_too_sure_are_asked_for_more(world, rng, surer):
     ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
     there, tally, chances, hidden = checkable(ready, rng, surer)
     plain = tally.thresholds(0.9).above(chances) & (hidden != 0)
-    found, known, said = completion._thresholds(there, tally, 0.9)
+    found, known, said = precision.confirmed(there, tally, 0.9)
     added = found.above(chances) & (hidden != 0)
     assert 100 < added.sum() == found.added.sum() <= plain.sum()
     assert (hidden[added] > 0).mean() > 0.88
@@ -259,11 +261,11 @@ def test_nothing_is_added_where_nothing_shows_the_precision(world, rng, case, sa
     ready = Prepared.of_run(folder / "run", labels, features=folder / "x.npy")
     known, images = ((0.3, 0.0), 4000) if case == "positives" else ((0.05, 0.05), 200)
     there, tally, *_ = checkable(ready, rng, 1.0, known, images)
-    found, _, note = completion._thresholds(there, tally, 0.9)
+    found, _, note = precision.confirmed(there, tally, 0.9)
     assert not found.added.any()
     assert note.startswith(said)
     # Half of what is there is enough, though the class may be rarer by three tenths.
-    assert case == "few" or completion._thresholds(there, tally, 0.5)[0].added.all()
+    assert case == "few" or precision.confirmed(there, tally, 0.5)[0].added.all()
 
 
 def log_loss(chances, truth):
@@ -285,7 +287,7 @@ def test_hidden_labels_of_coco(coco, tmp_path, capsys, scheme):
     run, out, filled = tmp_path / "run", tmp_path / "c.parquet", tmp_path / "more.arrow"
     train(labels, features=features, out=run, method="auto")
     ready = Prepared.of_run(run, labels, features=features)
-    rows = completion._validation_rows(RunFolder.open(run), ready.labels)
+    rows = prepared._validation_rows(RunFolder.open(run), ready.labels)
     hidden = np.where(labels.dense(rows) == 0, full.dense(rows), 0).astype(np.int8)
     raw = ready.trained.predict_proba(features=features[rows])
     plain = posterior(raw, ready.chances.present, ready.chances.absent)

@@ -14,7 +14,7 @@ from tertium.errors import InputError
 from tertium.labelling import simulating, suggesting
 from tertium.labelling.answered import Answered
 from tertium.labelling.collective import Collective, Relation
-from tertium.labelling.completion import Prepared
+from tertium.labelling.prepared import Prepared
 from tertium.labelling.simulating import RULES, Point, averaged, simulate, write_points
 from tertium.labelling.suggesting import Candidates, Pool, choose, class_weights, gains, suggest
 from tertium.labels import Labels

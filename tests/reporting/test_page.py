@@ -28,7 +28,7 @@ from tertium.comparing.table import about
 from tertium.data.scenes import render
 from tertium.errors import InputError
 from tertium.files import write_json, write_sealed
-from tertium.labelling.completion import Prepared
+from tertium.labelling.prepared import Prepared
 from tertium.labels import Labels
 from tertium.labels.readers import write_labels
 from tertium.metrics.evaluation import average_precision, calibration_error, evaluate

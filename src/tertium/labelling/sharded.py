@@ -19,17 +19,9 @@ from tertium.files import keep_inputs
 from tertium.jobs.folder import THRESHOLDS, Part
 from tertium.jobs.running import Finished, Job, Request, Work, run
 from tertium.jobs.shards import RowPlan, Shard, absolute
-from tertium.labelling.completion import (
-    Asked,
-    Completed,
-    Edges,
-    Judged,
-    Prepared,
-    Tally,
-    collective_of,
-    known_kept,
-    matrix,
-)
+from tertium.labelling.completion import Asked, Completed, known_kept, matrix
+from tertium.labelling.precision import Tally
+from tertium.labelling.prepared import Edges, Judged, Prepared, collective_of
 from tertium.labels.opening import Source, place_of
 from tertium.labels.readers import Unlisted
 from tertium.labels.tree import LabelTree

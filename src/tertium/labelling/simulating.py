@@ -17,8 +17,8 @@ from tertium.data.feature_files import load_features
 from tertium.data.inputs import Features
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
-from tertium.labelling.completion import Prepared
 from tertium.labelling.forecasting import Forecast, forecast
+from tertium.labelling.prepared import Prepared
 from tertium.labelling.suggesting import suggest
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of

@@ -29,7 +29,7 @@ from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.files import keep_inputs, replacing
 from tertium.labelling.collective import Relation
-from tertium.labelling.completion import Prepared
+from tertium.labelling.prepared import Prepared
 from tertium.labelling.telling import NAMED, Picked, doubts, pick
 from tertium.labels import Labels
 from tertium.labels.opening import Source, open_labels, place_of

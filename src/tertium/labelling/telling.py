@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tertium.annotation.calibration import Block, Floats
 from tertium.annotation.together import Together, folds_of
-from tertium.labelling.completion import Prepared
+from tertium.labelling.prepared import Prepared
 from tertium.progress import Progress
 
 Whole = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ from PIL import Image
 from tertium.annotation.calibration import Block, Flags
 from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
-from tertium.labelling.completion import Prepared
+from tertium.labelling.prepared import Prepared
 from tertium.labels import Labels
 from tertium.labels.split_names import TRAIN, part_called
 from tertium.metrics.scored import Scored
