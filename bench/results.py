@@ -33,9 +33,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def updated(rows: Sequence[Row], newer: Sequence[Row]) -> list[Row]:
-    """Return the rows with newer ones in their places; what is new comes last."""
-    found = {(each["part"], each["case"]): each for each in (*rows, *newer)}
-    return list(found.values())
+    """Return the rows with those of newer parts in the places of theirs; what is new comes last."""
+    parts: dict[str, list[Row]] = {}
+    for each in rows:
+        parts.setdefault(each["part"], []).append(each)
+    again: dict[str, list[Row]] = {}
+    for each in newer:
+        again.setdefault(each["part"], []).append(each)
+    return [each for part in (parts | again).values() for each in part]
 
 
 def machine() -> dict[str, Any]:

@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parents[1] / "bench" / "results.json"
 TABLE = Path(method_table.__file__)
 BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
 FIGURES = re.compile(
-    r"(<!-- figures: ([^|>]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- end of figures -->\n)", re.DOTALL
+    r"(<!-- figures: ([^|>]+?)((?: \| [^|>]+?)*) -->\n).*?(<!-- end of figures -->\n)", re.DOTALL
 )
 
 
@@ -98,14 +98,15 @@ def speed_table(results: dict[str, Any]) -> str:
 def with_figures(text: str, results: dict[str, Any]) -> str:
     """Return a page on which what was measured stands between ``<!-- figures: part | words -->`` and its end.
 
-    The rows are those of the part; with words behind a bar, those whose case has these words.
+    The rows are those of the part; with words behind bars, those whose case has any of these.
     """
 
     def table(found: re.Match[str]) -> str:
         begin, part, words, end = found.groups()
-        rows = [row for row in results["rows"] if row["part"] == part and (words or "") in row["case"]]
+        wanted = words.split(" | ")[1:] or [""]
+        rows = [row for row in results["rows"] if row["part"] == part and any(w in row["case"] for w in wanted)]
         if not rows:
-            raise SystemExit(f'bench/results.json has no figures of "{part}" with "{words or ""}"')
+            raise SystemExit(f'bench/results.json has no figures of "{part}" with "{" or ".join(wanted)}"')
         lines = [f"| {row['case']} | {as_figure(row['value'])} |" for row in rows]
         return begin + "\n".join(["| `make bench` | |", "|---|---|", *lines]) + "\n" + end
 

@@ -80,3 +80,9 @@ def test_two_results_side_by_side(tmp_path, monkeypatch, capsys):
     assert ["loss", "a", "2", "4", "2.00", "≤", "3", "LOST"] in lines
     assert ["loss", "gone", "1", "–", "–"] in lines
     assert ["loss", "came", "–", "7", "–"] in lines
+
+
+def test_a_part_that_is_measured_again_replaces_all_its_rows():
+    old = [row("a", "gone", 1, "", None), row("b", "kept", 2, "", None), row("a", "again", 3, "", None)]
+    found = results.updated(old, [row("a", "again", 4, "", None), row("c", "new", 5, "", None)])
+    assert [(each["case"], each["value"]) for each in found] == [("again", 4), ("kept", 2), ("new", 5)]
