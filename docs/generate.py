@@ -104,7 +104,9 @@ def with_figures(text: str, results: dict[str, Any]) -> str:
     def table(found: re.Match[str]) -> str:
         begin, part, words, end = found.groups()
         wanted = words.split(" | ")[1:] or [""]
-        rows = [row for row in results["rows"] if row["part"] == part and any(w in row["case"] for w in wanted)]
+        rows = [
+            row for row in results["rows"] if row["part"] == part and any(w in row["case"] for w in wanted)
+        ]
         if not rows:
             raise SystemExit(f'bench/results.json has no figures of "{part}" with "{" or ".join(wanted)}"')
         lines = [f"| {row['case']} | {as_figure(row['value'])} |" for row in rows]
