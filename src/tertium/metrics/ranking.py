@@ -127,26 +127,31 @@ class Known:
         for column, *both in self._columns():
             ranked = Ranked(*map(_ascending, both))
             both.clear()  # before the next ones are made
-            if np.isnan(ranked.values[-1]):  # it is the highest
-                raise _nan(self.names, self._row_of_nan(column), column)
             yield column, ranked
 
     def _columns(self) -> Iterator[tuple[int, Scores, Scores]]:
         """Give each class that has known entries, its scores and those of present entries, in any order."""
-        if not isinstance(self.signs, Labels):
-            width = self.scores.itemsize + self.signs.itemsize
-            step = max(1, self.budget // max(1, 3 * width * len(self.scores)))
-            for first in range(0, len(self.names), step):
-                scores, signs = (part[:, first : first + step].T for part in (self.scores, self.signs))
-                for column, (values, sign) in enumerate(
-                    zip(*map(_rows, (scores, signs)), strict=True), first
-                ):
-                    known = sign != 0
-                    if known.any():
-                        yield column, values if known.all() else values[known], values[sign > 0]
-            return
+        if isinstance(self.signs, Labels):
+            return self._sparse_columns(self.signs)
+        return self._dense_columns(self.signs)
+
+    def _dense_columns(self, signs: _Matrix) -> Iterator[tuple[int, Scores, Scores]]:
+        width = self.scores.itemsize + signs.itemsize
+        step = max(1, self.budget // max(1, 3 * width * len(self.scores)))
+        for first in range(0, len(self.names), step):
+            # Columns become rows, which are read fast.
+            block = (np.ascontiguousarray(part[:, first : first + step].T) for part in (self.scores, signs))
+            for column, (values, sign) in enumerate(zip(*block, strict=True), first):
+                known = sign != 0
+                missing = np.isnan(values) & known
+                if missing.any():
+                    raise _nan(self.names, int(np.argmax(missing)), column)
+                if known.any():
+                    yield column, values if known.all() else values[known], values[sign > 0]
+
+    def _sparse_columns(self, signs: Labels) -> Iterator[tuple[int, Scores, Scores]]:
         ends = np.cumsum(self.positives + self.negatives)
-        cursors = self.signs.offsets[:-1].copy() if self.signs.known > self.scores.size * _MOSTLY else None
+        cursors = signs.offsets[:-1].copy() if signs.known > self.scores.size * _MOSTLY else None
         for first, last in _ranges(ends, self.budget // (4 + 2 * self.scores.itemsize)):
             values, present, ends_here = self._gathered(first, last, cursors)
             for column, stop in enumerate(ends_here.tolist(), first):
@@ -170,15 +175,6 @@ class Known:
             values[places], present[places] = piece.values[order], piece.present[order]
             free += here
         return values, present, ends
-
-    def _row_of_nan(self, column: int) -> int:
-        known = self.signs.dense()[:, column] if isinstance(self.signs, Labels) else self.signs[:, column]
-        return int(np.argmax(np.isnan(self.scores[:, column]) & (known != 0)))
-
-
-def _rows(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a transposed part as rows that can be read fast."""
-    return np.ascontiguousarray(part)
 
 
 def _ascending(values: Scores) -> Scores:
