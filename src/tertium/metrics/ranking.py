@@ -143,11 +143,13 @@ class Known:
             block = (np.ascontiguousarray(part[:, first : first + step].T) for part in (self.scores, signs))
             for column, (values, sign) in enumerate(zip(*block, strict=True), first):
                 known = sign != 0
-                missing = np.isnan(values) & known
-                if missing.any():
-                    raise _nan(self.names, int(np.argmax(missing)), column)
-                if known.any():
-                    yield column, values if known.all() else values[known], values[sign > 0]
+                if not known.any():
+                    continue
+                if np.isnan(values.max()):  # one look tells that nothing is missing
+                    missing = np.isnan(values) & known
+                    if missing.any():
+                        raise _nan(self.names, int(np.argmax(missing)), column)
+                yield column, values if known.all() else values[known], values[sign > 0]
 
     def _sparse_columns(self, signs: Labels) -> Iterator[tuple[int, Scores, Scores]]:
         ends = np.cumsum(self.positives + self.negatives)
