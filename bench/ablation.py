@@ -51,6 +51,7 @@ ABLATED = {
     },
     "ucmerced": {"single_positive": COLE, "random:0.1": (*CSL, "pseudo")},
 }
+FILE = EVIDENCE / "ablation.csv"
 LONG = ("per_class:100", "random:0.3")  # ours alone
 EXPECTED = {"coco": "2.95", "ucmerced": "3.5"}  # present labels of an image, told to `epr` and `role`
 
@@ -99,14 +100,16 @@ class Ablation:
         half = f" ± {np.ptp(scores) / 2:.1f}" if len(scores) > 1 else ""
         return f"{np.mean(scores):.1f}{half}"
 
-    def table(self, data: str, scheme: str, rows: int | None = None) -> None:
+    def table(self, data: str, scheme: str, rows: int | None = None) -> str:
+        """Return a row for each way of training and a column for each method, where anything was run."""
         methods = ABLATED[data][scheme]
-        print(f"\n| {data}, {scheme} | " + " | ".join(f"`{name}`" for name in methods) + " |")
-        print("|---" * (len(methods) + 1) + "|")
+        lines = [f"| {data}, {scheme} | " + " | ".join(f"`{name}`" for name in methods) + " |"]
+        lines.append("|---" * (len(methods) + 1) + "|")
         for meant, how in list((OURS | THEIRS).items())[:rows]:
             cells = [self.cell(data, scheme, method, how) for method in methods]
             if any(cells):
-                print(f"| {meant} | " + " | ".join(cells) + " |", flush=True)
+                lines.append(f"| {meant} | " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -118,15 +121,14 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="train nothing")
     options = parser.parse_args()
     names = options.data or list(ABLATED)
-    evidence = Evidence(EVIDENCE / "ablation.csv")
+    evidence = Evidence(FILE)
     one_thread()
     with tempfile.TemporaryDirectory() as folder:
         works = None if options.show else held_out(options.shared, Path(folder), names)
         for data in names:
             for scheme in options.schemes or ABLATED[data]:
-                Ablation(evidence, works).table(data, scheme, options.rows)
-    seconds = sum(figures["seconds"] or 0 for figures in evidence.lines.values())
-    print(f"\n{len(evidence.lines)} runs, {seconds / 60:.0f} minutes of processor time")
+                print(Ablation(evidence, works).table(data, scheme, options.rows), flush=True)
+    print(evidence.cost())
 
 
 if __name__ == "__main__":

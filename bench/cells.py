@@ -31,17 +31,30 @@ Key = tuple[str, ...]
 
 
 class Evidence:
-    """Lines of a CSV file that grows: what was run, and what it gave."""
+    """Lines of a CSV file that grows: what was run, and what it gave.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    A figure is a number; one of ``series`` has a number for each epoch, which stand in one column.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        keys: Sequence[str] = KEYS,
+        figures: Sequence[str] = FIGURES,
+        series: Sequence[str] = (),
+    ) -> None:
+        self.path, self.keys, self.names, self.series = path, keys, (*figures, *series), series
         self.lines: dict[Key, Figures] = {}
         if path.is_file():
             with path.open(encoding="utf-8", newline="") as file:
                 for line in csv.DictReader(file):
-                    self.lines[tuple(line[key] for key in KEYS)] = {
-                        name: float(line[name]) if line[name] else None for name in FIGURES
-                    }
+                    found = {name: self._read(name, line[name]) for name in self.names}
+                    self.lines[tuple(line[key] for key in keys)] = found
+
+    def _read(self, name: str, text: str) -> Any:
+        if name in self.series:
+            return [float(word) for word in text.split()]
+        return float(text) if text else None
 
     def get(self, *key: Any) -> Figures | None:
         """Return the figures of a run that is done."""
@@ -52,16 +65,21 @@ class Evidence:
         named = tuple(str(part) for part in key)
         self.lines[named] = figures
         self.path.parent.mkdir(exist_ok=True)
-        text = ""
-        if not self.path.is_file():
-            text = ",".join([*KEYS, *FIGURES]) + "\n"
-        values = [_word(figures.get(name)) for name in FIGURES]
+        text = "" if self.path.is_file() else ",".join([*self.keys, *self.names]) + "\n"
+        values = [_word(figures.get(name)) for name in self.names]
         text += ",".join([*(f'"{part}"' if "," in part else part for part in named), *values]) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
             file.write(text)
 
+    def cost(self) -> str:
+        """Return how many runs there are, and what they took."""
+        seconds = sum(line.get("seconds") or 0 for line in self.lines.values())
+        return f"{len(self.lines)} runs, {seconds / 60:.0f} minutes of processor time"
+
 
 def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_word, value))
     return "" if value is None else f"{value:.5g}"
 
 

@@ -11,112 +11,182 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from bench.cells import EVIDENCE, Evidence, Figures, one_thread, run, tested
+from bench.cells import EVIDENCE, Evidence, one_thread, run, tested
 from tertium.comparing import half_interval
 from tertium.comparing.search import trial_settings
 from tertium.config import SCHEMES
 
-METHODS = (
-    "negative",
-    "ignore",
-    "wan",
-    "an_ls",
+METHODS = (  # of the main table; the strongest at their defaults first
     "epr",
     "ll_r",
-    "ll_ct",
+    "role",
+    "negative",
+    "ignore",
     "hill",
+    "an_ls",
+    "ll_ct",
+    "wan",
+    "selective",
+    "em",
+    "pseudo",
     "splc",
     "asl",
     "p_asl",
-    "pseudo",
+    "ll_cp",
+    "focal",
+    "gr",
+    "curriculum",
+    "soft_exposure",
+    "se_l",
 )
 DATA = "coco"
+FILE = EVIDENCE / "tuned.csv"
+TRIALS, SEEDS = 20, 5
+# What chooses the trial on seed 0, and which score of the others is then told.
+BY = {"known": ("validation", "score"), "true": ("clean_validation", "clean_score")}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the runs tell: which trial is chosen, and what it gives with other seeds."""
+
+    evidence: Evidence
+    trials: int = TRIALS
+    seeds: int = SEEDS
+
+    def chosen(self, scheme: str, method: str, by: str) -> int | None:
+        """Return the trial with the highest figure on the validation labels of seed 0.
+
+        None if it has not been searched, or cannot learn from such labels.
+        """
+        found = [self.evidence.get(DATA, scheme, method, 0, trial) for trial in range(1, self.trials + 1)]
+        judged = {trial: line[BY[by][0]] for trial, line in enumerate(found, 1) if line is not None}
+        judged = {trial: value for trial, value in judged.items() if value is not None}
+        return max(judged, key=judged.__getitem__) if judged and None not in found else None
+
+    def scores(self, scheme: str, method: str, trial: int | None, by: str = "known") -> np.ndarray | None:
+        """Return the test mAP of a trial with each of the other seeds, in per cent."""
+        if trial is None:
+            return None
+        lines = [self.evidence.get(DATA, scheme, method, seed, trial) for seed in range(1, 1 + self.seeds)]
+        if any(line is None or line[BY[by][1]] is None for line in lines):
+            return None
+        return np.array([100 * line[BY[by][1]] for line in lines if line is not None])
+
+    def ways(self, scheme: str, method: str) -> list[np.ndarray | None]:
+        """Return the scores at the defaults, tuned on known labels, and tuned on true ones."""
+        known, true = (self.chosen(scheme, method, by) for by in BY)
+        return [
+            self.scores(scheme, method, 1),
+            self.scores(scheme, method, known),
+            self.scores(scheme, method, true, "true"),
+        ]
+
+    def cell(self, scheme: str, method: str) -> str:
+        """Return the three means; bold is one that is ahead of `auto` by more than chance, seed by seed."""
+        own = self.scores(scheme, "auto", 1)
+        return " / ".join(_told(scores, own) for scores in self.ways(scheme, method))
+
+    def averages(self, method: str, schemes: Sequence[str]) -> str:
+        """Return the three means over all schemes, where all are there."""
+        found = [self.ways(scheme, method) for scheme in schemes]
+        columns = [
+            [None if scores is None else scores.mean() for scores in way] for way in zip(*found, strict=True)
+        ]
+        return " / ".join("–" if None in column else f"{np.mean(column):.1f}" for column in columns)
+
+    def table(self, schemes: Sequence[str], methods: Sequence[str] = METHODS) -> str:
+        """Return a row for each method, and a column for each scheme."""
+        lines = [f"| | {' | '.join(schemes)} | mean |", "|---" * (len(schemes) + 2) + "|"]
+        own = [self.scores(scheme, "auto", 1) for scheme in schemes]
+        cells = ["" if scores is None else _with_interval(scores) for scores in own]
+        mean = np.mean([scores.mean() for scores in own if scores is not None]) if "" not in cells else None
+        lines.append(f"| `auto` | {' | '.join(cells)} | {'' if mean is None else f'{mean:.1f}'} |")
+        for method in methods:
+            cells = [self.cell(scheme, method) for scheme in schemes]
+            if any(cell != "– / – / –" for cell in cells):
+                lines.append(f"| `{method}` | {' | '.join(cells)} | {self.averages(method, schemes)} |")
+        return "\n".join(lines) + "\n"
+
+
+def _told(scores: np.ndarray | None, own: np.ndarray | None) -> str:
+    if scores is None:
+        return "–"
+    ahead = None if own is None else scores - own
+    better = ahead is not None and ahead.mean() > (half_interval(ahead) or 0)
+    return f"**{scores.mean():.1f}**" if better else f"{scores.mean():.1f}"
+
+
+def _with_interval(scores: np.ndarray) -> str:
+    half = half_interval(scores)
+    return f"{scores.mean():.1f}" + (f" ± {half:.1f}" if half is not None else "")
 
 
 class Late(Exception):
     """The time is up."""
 
 
+@dataclass(frozen=True)
 class Search:
-    """The trials of each method under each scheme, as far as they are done or there is time."""
+    """Trains what is missing, as long as there is time."""
 
-    def __init__(self, evidence: Evidence, shared: Path, trials: int, seeds: int, minutes: float) -> None:
-        self.evidence, self.works = evidence, tested(shared)
-        self.trials, self.seeds = trials, range(1, 1 + seeds)
-        self.end = time.monotonic() + 60 * minutes
+    tuned: Tuned
+    shared: Path
+    end: float  # by the monotonic clock
 
-    def figures(self, scheme: str, method: str, seed: int, trial: int = 1) -> Figures:
-        if self.evidence.get(DATA, scheme, method, seed, trial) is None and time.monotonic() > self.end:
+    def train(self, scheme: str, method: str, seed: int, trial: int) -> None:
+        evidence = self.tuned.evidence
+        if evidence.get(DATA, scheme, method, seed, trial) is None and time.monotonic() > self.end:
             raise Late
         settings = trial_settings(method, trial)
-        return run(
-            self.evidence,
-            self.works,
-            DATA,
-            scheme,
-            method,
-            seed,
-            trial=trial,
-            settings=settings,
-            watched=True,
-        )
+        works = tested(self.shared)
+        run(evidence, works, DATA, scheme, method, seed, trial=trial, settings=settings, watched=True)
 
-    def chosen(self, scheme: str, method: str, by: str) -> int | None:
-        """Return the trial with the highest figure on the validation labels of seed 0; None without any."""
-        found = {trial: self.figures(scheme, method, 0, trial)[by] for trial in range(1, self.trials + 1)}
-        judged = {trial: value for trial, value in found.items() if value is not None}
-        return max(judged, key=judged.__getitem__, default=None)
+    def method(self, scheme: str, method: str) -> None:
+        """Search on seed 0; then train the defaults and what was chosen with the others."""
+        for trial in range(1, self.tuned.trials + 1):
+            self.train(scheme, method, 0, trial)
+        chosen = {1} | {self.tuned.chosen(scheme, method, by) for by in BY}
+        for trial in sorted(trial for trial in chosen if trial is not None):
+            self.seeds(scheme, method, trial)
 
-    def row(self, scheme: str, method: str) -> list[str]:
-        """Return what the defaults give, what known labels choose, and what true labels choose."""
-        known, clean = (self.chosen(scheme, method, by) for by in ("validation", "clean_validation"))
-        if known is None or clean is None:
-            return ["–"] * 3
-        return [
-            self.mean(scheme, method, 1, "score"),
-            self.mean(scheme, method, known, "score"),
-            self.mean(scheme, method, clean, "clean_score"),
-        ]
-
-    def mean(self, scheme: str, method: str, trial: int, what: str) -> str:
-        """Return the mean over the seeds ± half its 95 % interval."""
-        scores = np.array([100 * self.figures(scheme, method, seed, trial)[what] for seed in self.seeds])
-        half = half_interval(scores)
-        return f"{scores.mean():.1f}" + (f" ± {half:.1f}" if half is not None else "")
-
-
-def table(search: Search, scheme: str, methods: list[str]) -> None:
-    print(f"\n| {scheme} | defaults | tuned on known labels | tuned on true labels |\n|---|---|---|---|")
-    try:
-        print(f"| `auto` | {search.mean(scheme, 'auto', 1, 'score')} | | |", flush=True)
-        for method in methods:
-            print(f"| `{method}` | " + " | ".join(search.row(scheme, method)) + " |", flush=True)
-    except Late:
-        print("| (not run yet) | | | |")
+    def seeds(self, scheme: str, method: str, trial: int) -> None:
+        for seed in range(1, 1 + self.tuned.seeds):
+            self.train(scheme, method, seed, trial)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tuned")
     parser.add_argument("shared", type=Path)
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--seeds", type=int, default=5, help="that report, beside the one that is searched")
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help="that report, beside the one that is searched"
+    )
     parser.add_argument("--schemes", default=SCHEMES)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--show", action="store_true", help="train nothing")
     options = parser.parse_args()
     one_thread()
-    minutes = 0 if options.show else options.minutes
-    evidence = Evidence(EVIDENCE / "tuned.csv")
-    search = Search(evidence, options.shared, options.trials, options.seeds, minutes)
-    for scheme in options.schemes.split(","):
-        table(search, scheme, options.methods.split(","))
-    seconds = sum(figures["seconds"] or 0 for figures in evidence.lines.values())
-    print(f"\n{len(evidence.lines)} runs, {seconds / 60:.0f} minutes of processor time")
+    tuned = Tuned(Evidence(FILE), options.trials, options.seeds)
+    schemes, methods = options.schemes.split(","), options.methods.split(",")
+    search = Search(tuned, options.shared, time.monotonic() + 60 * (0 if options.show else options.minutes))
+    try:
+        for scheme in schemes:
+            search.seeds(scheme, "auto", 1)
+        for method in methods:
+            for scheme in schemes:
+                search.method(scheme, method)
+    except Late:
+        pass
+    print(tuned.table(schemes, methods))
+    print(tuned.evidence.cost())
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import tertium
-from bench import claims
+from bench import ablation, claims, tuned, whole
+from bench.cells import Evidence
 from tertium import methods
+from tertium.config import SCHEMES
 from tertium.training import method_table
 
 PAGE = Path(__file__).parent / "methods.md"
@@ -22,6 +24,7 @@ BEGIN, END = "<!-- table: make docs -->\n", "<!-- end of table -->\n"
 FIGURES = re.compile(
     r"(<!-- figures: ([^|>]+?)((?: \| [^|>]+?)*) -->\n).*?(<!-- end of figures -->\n)", re.DOTALL
 )
+RUNS = re.compile(r"(<!-- evidence: ([^>]+?) -->\n).*?(<!-- end of evidence -->\n)", re.DOTALL)
 
 
 def methods_page() -> str:
@@ -64,8 +67,23 @@ def table_module() -> str:
 
 
 def claims_page() -> str:
-    """Return docs/results.md with the papers' claims as bench/claims.py lists them."""
-    return with_table(CLAIMS, claims.table())
+    """Return docs/results.md with the papers' claims as bench/claims.py lists them, and tables of runs."""
+    return with_evidence(with_table(CLAIMS, claims.table()))
+
+
+def with_evidence(text: str) -> str:
+    """Return a page on which tables of runs stand between ``<!-- evidence: BENCH … -->`` and its end."""
+    return RUNS.sub(lambda found: found[1] + evidence(*found[2].split()) + found[3], text)
+
+
+def evidence(name: str, *words: str) -> str:
+    """Return a table of single runs: of which bench, and what that takes."""
+    if name == "tuned":
+        return tuned.Tuned(Evidence(tuned.FILE)).table(SCHEMES.split(","))
+    if name == "ablation":
+        return ablation.Ablation(Evidence(ablation.FILE), None).table(*words)
+    tables = whole.Tables(whole.opened())
+    return {"ways": tables.ways, "gains": tables.gains, "curves": tables.curves}[words[0]](*words[1:])
 
 
 # ---- what was measured -------------------------------------------------------------------------------------

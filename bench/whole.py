@@ -1,0 +1,317 @@
+"""Whole networks on photographs: python -m bench.whole ../shared/data [--data coco ucmerced] [--show].
+
+Hides labels of 3,000 photographs of COCO, or of UC Merced's 1,280, trains on what is left and prints mAP on
+1,500, or 320, test photographs, which decide nothing: the head alone (``linear``), then everything
+(``linear_init``), and everything at once (``finetune``), each with the epoch that known labels choose and
+after the last one. ``theirs`` is ``finetune`` as the papers have it (``recipe=kim2022``: a random head, small
+rates, the epoch chosen on true labels), ``long`` three times as many epochs: what is memorised in them. Runs
+are kept in bench/evidence/whole.csv: the same command goes on. ``--minutes`` ends it early, ``--show`` only
+prints what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from bench import ucmerced
+from bench.ablation import EXPECTED, row
+from bench.cells import EVIDENCE, Evidence, Figures, one_thread
+from tertium.comparing import Row, rows_from
+from tertium.labels import Labels
+from tertium.labels.readers import read_labels
+from tertium.models.classifier import Classifier
+from tertium.prediction.trained import Trained
+from tertium.schemes import parse
+from tertium.training.memorisation import KINDS
+from tertium.training.session import Outcome
+from tertium.training.train import train
+
+PHOTOGRAPHS = {"train": 3000, "test": 1500}  # of COCO that have images
+METHODS = (
+    "auto",
+    "negative",
+    "ignore",
+    "an_ls",
+    "wan",
+    "epr",
+    "role",
+    "ll_r",
+    "ll_ct",
+    "ll_cp",
+    "selective",
+    "pseudo",
+    "hill",
+    "splc",
+)
+PAPERS = (
+    "negative",
+    "an_ls",
+    "wan",
+    "epr",
+    "role",
+    "ll_r",
+    "ll_ct",
+    "ll_cp",
+)  # of the tables that "theirs" checks
+LARGE = ("negative", "ll_r", "ll_ct", "ll_cp")
+SCHEMES = ("single_positive", "random:0.1")
+EPOCHS = {"whole.epochs": 6, "whole.patience": 6}
+WAYS: dict[str, dict[str, Any]] = {
+    "linear": {"protocol": "linear"},
+    "linear_init": {"protocol": "linear_init", **EPOCHS},
+    "finetune": {"protocol": "finetune", **EPOCHS},
+    "theirs": {"protocol": "finetune", "recipe": "kim2022"},
+    "long": {"protocol": "finetune", "whole.epochs": 18, "whole.patience": 18, "select": "last"},
+}
+KEYS = ("data", "scheme", "row", "way", "seed")
+NUMBERS = ("score", "validation", "best_epoch", "whole", "seconds")
+SERIES = ("tests", *KINDS, "altered", "precision")
+
+
+# Losses, test mAP, and how many of the labels that a method alters are present: with so many digits.
+CURVES = {**dict.fromkeys(KINDS, 3), "tests": 1, "precision": 1}
+
+
+def opened() -> Evidence:
+    """Return the runs that were made."""
+    return Evidence(EVIDENCE / "whole.csv", KEYS, NUMBERS, SERIES)
+
+
+class Task(NamedTuple):
+    """One training run."""
+
+    data: str
+    scheme: str
+    row: str
+    way: str
+    seed: int
+
+
+def tasks(options: argparse.Namespace) -> Iterator[Task]:
+    """Everything with one seed before the next, so that what is there makes whole tables."""
+    for seed in range(options.seeds):
+        for way in options.ways:
+            for data in options.data:
+                for scheme in options.schemes:
+                    for method in of_way(way, scheme, options.methods):
+                        yield Task(data, scheme, row(data, method, ""), way, seed)
+
+
+def of_way(way: str, scheme: str, methods: Sequence[str]) -> list[str]:
+    """Return which methods are run that way."""
+    chosen: Sequence[str] = {"theirs": PAPERS, "long": LARGE}.get(way, METHODS)
+    if scheme != "single_positive" and way in ("theirs", "long"):
+        chosen = ()
+    return [method for method in chosen if method in methods]
+
+
+class Photographs:
+    """A data set: labels of both splits, the folder of the images, and the pixels of the test images."""
+
+    def __init__(self, shared: Path, name: str) -> None:
+        self.folder, self.images, self.name = shared / name, shared / name / "images", name
+
+    @cached_property
+    def training(self) -> Labels:
+        return self._labels("train")
+
+    @cached_property
+    def test(self) -> Labels:
+        return self._labels("test")
+
+    def _labels(self, split: str) -> Labels:
+        if self.name == "ucmerced":
+            return ucmerced.read(self.folder, split)
+        labels = read_labels(self.folder / "labels.csv", unlisted="absent").part(split)
+        part = labels[: PHOTOGRAPHS[split]]
+        return Labels(part.offsets, part.entries, part.classes, part.images)
+
+    @cached_property
+    def pixels(self) -> np.ndarray:
+        """The test images [N, H, W, 3], decoded once."""
+        names = self.test.images.to_pylist()
+        return np.stack([np.asarray(Image.open(self.images / name).convert("RGB")) for name in names])
+
+    def score(self, trained: Trained) -> float:
+        return trained.evaluate(self.test, self.pixels).map_c
+
+
+def measured(photographs: Photographs, task: Task, chosen: Row, size: int) -> Figures:
+    """Train, and return the figures; none where the method cannot learn from such labels."""
+    known = parse(task.scheme).apply(photographs.training, task.seed)
+    if not ucmerced.fits(chosen, known):
+        return {}
+
+    def tested(model: Classifier) -> float | None:
+        if model.backbone is None:  # the head of linear_init
+            return None
+        return photographs.score(Trained(model, np.full(len(model.classes), 0.5)))
+
+    started = time.process_time()
+    outcome = train(
+        known,
+        photographs.images,
+        method=chosen.method,
+        truth=photographs.training,
+        watch=tested,
+        expected_map=False,
+        config={"seed": task.seed, "image_size": size, "workers": 0, **WAYS[task.way], **chosen.given},
+    )
+    return figures(outcome) | {
+        "score": photographs.score(outcome.trained),
+        "seconds": time.process_time() - started,
+    }
+
+
+def figures(outcome: Outcome) -> Figures:
+    summary = outcome.summary
+    epochs = [record for record in outcome.records if record["phase"] == "whole"]
+    memories = [record["memory"] for record in epochs]
+    return {
+        "validation": summary["validation_score"],
+        "best_epoch": summary["best_epoch"],
+        "whole": float(summary["phase"] == "whole"),  # or the head alone was kept
+        "tests": [record["watched"] for record in epochs],
+        **{kind: [memory["loss"][kind] for memory in memories] for kind in KINDS},
+        "altered": [memory["altered"] for memory in memories],
+        "precision": [memory["precision"] or 0.0 for memory in memories],
+    }
+
+
+def run(evidence: Evidence, shared: Path, planned: Iterator[Task], size: int, minutes: float) -> None:
+    end = time.monotonic() + 60 * minutes
+    sets: dict[str, Photographs] = {}
+    for task in planned:
+        if evidence.get(*task) is not None:
+            continue
+        if time.monotonic() > end:
+            print("the time is up", file=sys.stderr)
+            return
+        photographs = sets.setdefault(task.data, Photographs(shared, task.data))
+        (chosen,) = rows_from(task.row)
+        found = measured(photographs, task, chosen, size)
+        evidence.add(task, found)
+        told = " ".join(f"{100 * score:.1f}" for score in found.get("tests", []))
+        print(*task, found.get("score"), told, found.get("seconds"), file=sys.stderr, flush=True)
+
+
+# ---- tables ------------------------------------------------------------------------------------------------
+
+COLUMNS = [(way, last) for way in ("linear_init", "finetune", "theirs") for last in (False, True)]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What there is, as tables: means over the seeds ± half their range."""
+
+    evidence: Evidence
+    seeds: int = 2
+
+    def found(self, data: str, scheme: str, method: str, way: str) -> list[Figures]:
+        """Return the figures of the runs that are there, one for each seed."""
+        named = row(data, method, "")
+        lines = [self.evidence.get(data, scheme, named, way, seed) for seed in range(self.seeds)]
+        return [line for line in lines if line and line["score"] is not None]
+
+    def scores(self, data: str, scheme: str, method: str, way: str, last: bool) -> list[float]:
+        lines = self.found(data, scheme, method, way)
+        return [100 * (line["tests"][-1] if last else line["score"]) for line in lines]
+
+    def gain(self, data: str, scheme: str, method: str, way: str, last: bool) -> list[float]:
+        """Return how far a method is ahead of `negative`, seed by seed."""
+        own, other = (self.scores(data, scheme, name, way, last) for name in (method, "negative"))
+        return [mine - its for mine, its in zip(own, other, strict=False)]
+
+    def ways(self, data: str, scheme: str) -> str:
+        """Return every method each way: chosen by known labels, and after the last epoch."""
+        columns = [("linear", False), *COLUMNS[:4]]
+        lines = heading(f"{data}, {scheme}", columns)
+        for method in METHODS:
+            cells = [mean(self.scores(data, scheme, method, way, last)) for way, last in columns]
+            if any(cells):
+                lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"
+
+    def gains(self, data: str) -> str:
+        """Return how far each method of the papers is ahead of `negative` with one positive label."""
+        scheme, lines = "single_positive", heading(f"{data}, single_positive", COLUMNS)
+        own = [mean(self.scores(data, scheme, "negative", way, last)) for way, last in COLUMNS]
+        lines.append("| `negative` | " + " | ".join(own) + " |")
+        for method in PAPERS[1:]:
+            cells = [mean(self.gain(data, scheme, method, way, last), "+") for way, last in COLUMNS]
+            lines.append(f"| `{method}`, ahead by | " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"
+
+    def curves(self, data: str, way: str) -> str:
+        """Return what is learned and what is memorised, epoch by epoch, with the first seed."""
+        lines = []
+        for method in LARGE:
+            found = self.found(data, "single_positive", method, way)
+            for name in CURVES if found else ():
+                digits = CURVES[name]
+                values = [value * (100 if digits == 1 else 1) for value in found[0][name]]
+                if not lines:
+                    lines.append(
+                        f"| {data}, {way} | " + " | ".join(map(str, range(1, 1 + len(values)))) + " |"
+                    )
+                    lines.append("|---" * (len(values) + 1) + "|")
+                told = " | ".join(f"{value:.{digits}f}" for value in values)
+                lines.append(f"| `{method}`, {name.replace('_', ' ')} | {told} |")
+        return "\n".join(lines) + "\n"
+
+
+def heading(first: str, columns: Sequence[tuple[str, bool]]) -> list[str]:
+    names = [f"{way}, last epoch" if last else way for way, last in columns]
+    return [f"| {first} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+
+
+def mean(values: Sequence[float], sign: str = "") -> str:
+    """Return the mean ± half the range; nothing of nothing."""
+    if not values:
+        return ""
+    half = f" ± {np.ptp(values) / 2:.1f}" if len(values) > 1 else ""
+    return f"{np.mean(values):{sign}.1f}{half}"
+
+
+def show(evidence: Evidence, options: argparse.Namespace) -> None:
+    tables = Tables(evidence, options.seeds)
+    for data in options.data:
+        for scheme in options.schemes:
+            print(tables.ways(data, scheme))
+        print(tables.gains(data))
+        for way in ("finetune", "long"):
+            print(tables.curves(data, way))
+    print(evidence.cost())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.whole")
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("--data", nargs="+", default=tuple(EXPECTED))
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES)
+    parser.add_argument("--ways", nargs="+", default=tuple(WAYS), choices=tuple(WAYS))
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--show", action="store_true", help="train nothing")
+    options = parser.parse_args()
+    one_thread()
+    evidence = opened()
+    if not options.show:
+        run(evidence, options.shared, tasks(options), options.image_size, options.minutes)
+    show(evidence, options)
+
+
+if __name__ == "__main__":
+    main()
