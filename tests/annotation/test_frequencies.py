@@ -201,3 +201,22 @@ def test_propensities_add_up_to_what_is_known(scene, rng):
     counts = labels.class_counts
     np.testing.assert_allclose(present * true_rate(truth) * IMAGES, counts[0], atol=0.6)
     np.testing.assert_allclose(absent * (1 - true_rate(truth)) * IMAGES, counts[1], atol=0.6)
+
+
+def test_one_frequent_class_may_be_annotated_unlike_all_others(rng, monkeypatch):
+    """A hundred labels of each sign: all there are of rare classes, few of the one that is everywhere."""
+    rate = np.append(np.full(40, 0.025), 0.5)
+    truth = np.where(rng.random((3000, 41)) < rate, 1, -1)
+    scores = 1 / (1 + np.exp(-(3.0 * truth + rng.logistic(size=truth.shape))))
+    order = np.argsort(rng.random(truth.shape), axis=0)
+    ranked = np.take_along_axis(truth, order, axis=0)
+    first = (np.cumsum(ranked > 0, axis=0) <= 100) & (ranked > 0)
+    first |= (np.cumsum(ranked < 0, axis=0) <= 100) & (ranked < 0)
+    known = np.zeros_like(truth)
+    np.put_along_axis(known, order, ranked * first, axis=0)
+    labels = Labels.from_dense(known)
+    found = estimate(scores, labels).rate
+    assert found[-1] == pytest.approx(0.5, abs=0.1)
+    assert np.median(found[:-1]) == pytest.approx(0.025, rel=0.15)
+    monkeypatch.setattr(frequencies, "_APART", 0.0)
+    assert estimate(scores, labels).rate[-1] < 0.4  # one among equals

@@ -8,9 +8,11 @@ For each class the labels are explained by four numbers: presence rises with the
 of some height and steepness; a present label is known with probability e⁺, an absent one with e⁻. How well
 each e⁺ explains the labels of a class is a curve; it is flat if the scores say little. Classes then share
 information: their log e⁺ are assumed to come from one normal distribution, whose centre and spread are
-estimated too. So a class with little evidence of its own is assumed to be annotated like the others. One more
-explanation is weighed: that labels were dropped at random, present and absent ones alike. Then known labels
-are a random sample, from which the presence at each score is read and averaged over the scores of all images.
+estimated too. So a class with little evidence of its own is assumed to be annotated like the others. A class
+with strong evidence may differ: if all positives of most classes are known, but few of the most frequent, the
+latter would else be taken for rare. One more explanation is weighed: that labels were dropped at random,
+present and absent ones alike. Then known labels are a random sample, from which the presence at each score is
+read and averaged over the scores of all images.
 
 Annotators who choose note what shows plainly more often than the rest: e⁺ rises with the score. Several
 degrees of choice are weighed by how well they explain all classes, and averaged over. Labels tell only a part
@@ -34,6 +36,9 @@ _IMAGES = 50_000  # looked at, at most
 _BINS = 60  # of scores, finest at the top
 _GRID = np.linspace(np.log(1e-3), -0.005, 70)  # of log e⁺
 _SPREADS = np.geomspace(0.03, 2.0, 15)  # between classes, of log e⁺
+# Share of classes that may have been annotated unlike the others, however that was; only where absences are
+# known too: with positives alone, what sets a class apart may be no more than its curve not being logistic.
+_APART = 0.05
 _STEPS = 80  # of EM, …
 _MORE = 20  # … and from where another explanation has led
 # How much likelier annotators are to note what shows plainly: the log-odds of e⁺ by standardised scores.
@@ -324,10 +329,13 @@ def _pooled(curves: Floats, shares: Floats | None) -> tuple[Floats, Floats, floa
 
     The centre and the spread of the classes' normal distribution, and how far annotators chose, are weighed
     by how well they explain all curves, and averaged over. So is that labels were dropped at random, present
-    or absent ones alike: then a class's log e⁺ is that of the share of its labels that is known, ``shares``.
+    or absent ones alike: then a class's log e⁺ is that of the share of its labels that is known, ``shares``
+    (None without known absences).
     """
     chances = np.exp(curves) @ _normal(_GRID, _CURVE_ERROR).T + 1e-300  # [H, C, G]
     kernels = np.stack([_normal(_GRID, spread) for spread in _SPREADS])  # [T, centre, G]
+    if shares is not None:
+        kernels = (1 - _APART) * kernels + _APART / len(_GRID)
     fits = np.stack(
         [[np.log(chance @ kernel.T + 1e-300).sum(axis=0) for kernel in kernels] for chance in chances]
     )  # [H, T, centre]
