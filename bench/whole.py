@@ -6,7 +6,7 @@ Hides labels of 3,000 photographs of COCO, or of UC Merced's 1,280, trains on wh
 after the last one. ``theirs`` is ``finetune`` as the papers have it (``recipe=kim2022``: a random head, small
 rates, the epoch chosen on true labels), ``long`` three times as many epochs: what is memorised in them. Runs
 are kept in bench/evidence/whole.csv: the same command goes on. ``--minutes`` ends it early, ``--show`` only
-prints what is there.
+prints what is there. ``--data coco-training`` holds out training photographs and leaves test images alone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from tertium.training.session import Outcome
 from tertium.training.train import train
 
 PHOTOGRAPHS = {"train": 3000, "test": 1500}  # of COCO that have images
+# In place of test images, so many training images, which are then not trained on: to choose defaults by.
+HELD_OUT = {"coco-training": 500, "ucmerced-training": 256}
 METHODS = (
     "auto",
     "negative",
@@ -75,7 +77,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 KEYS = ("data", "scheme", "row", "way", "seed")
 NUMBERS = ("score", "validation", "best_epoch", "whole", "seconds")
-SERIES = ("tests", *KINDS, "altered", "precision")
+SERIES = ("tests", *KINDS, "altered", "precision", "validations")
 
 
 # Losses, test mAP, and how many of the labels that a method alters are present: with so many digits.
@@ -104,7 +106,12 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
             for data in options.data:
                 for scheme in options.schemes:
                     for method in of_way(way, scheme, options.methods):
-                        yield Task(data, scheme, row(data, method, ""), way, seed)
+                        yield Task(data, scheme, named(data, method), way, seed)
+
+
+def named(data: str, method: str) -> str:
+    """Return a method as the papers' tables have it: `epr` and `role` are told the number of labels."""
+    return row(data.removesuffix("-training"), method, "")
 
 
 def of_way(way: str, scheme: str, methods: Sequence[str]) -> list[str]:
@@ -119,18 +126,22 @@ class Photographs:
     """A data set: labels of both splits, the folder of the images, and the pixels of the test images."""
 
     def __init__(self, shared: Path, name: str) -> None:
-        self.folder, self.images, self.name = shared / name, shared / name / "images", name
+        self.folder, self.name = shared / name.removesuffix("-training"), name
+        self.images = self.folder / "images"
 
     @cached_property
     def training(self) -> Labels:
-        return self._labels("train")
+        every = self._labels("train")
+        return every[: len(every) - HELD_OUT.get(self.name, 0)]
 
     @cached_property
     def test(self) -> Labels:
+        if self.name in HELD_OUT:
+            return self._labels("train")[-HELD_OUT[self.name] :]
         return self._labels("test")
 
     def _labels(self, split: str) -> Labels:
-        if self.name == "ucmerced":
+        if self.folder.name == "ucmerced":
             return ucmerced.read(self.folder, split)
         labels = read_labels(self.folder / "labels.csv", unlisted="absent").part(split)
         part = labels[: PHOTOGRAPHS[split]]
@@ -185,6 +196,7 @@ def figures(outcome: Outcome) -> Figures:
         **{kind: [memory["loss"][kind] for memory in memories] for kind in KINDS},
         "altered": [memory["altered"] for memory in memories],
         "precision": [memory["precision"] or 0.0 for memory in memories],
+        "validations": [record["score"] or 0.0 for record in epochs],
     }
 
 
@@ -219,8 +231,8 @@ class Tables:
 
     def found(self, data: str, scheme: str, method: str, way: str) -> list[Figures]:
         """Return the figures of the runs that are there, one for each seed."""
-        named = row(data, method, "")
-        lines = [self.evidence.get(data, scheme, named, way, seed) for seed in range(self.seeds)]
+        name = named(data, method)
+        lines = [self.evidence.get(data, scheme, name, way, seed) for seed in range(self.seeds)]
         return [line for line in lines if line and line["score"] is not None]
 
     def scores(self, data: str, scheme: str, method: str, way: str, last: bool) -> list[float]:

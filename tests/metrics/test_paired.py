@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score
 
-from tertium.metrics.paired import _f1, _precision, compare_paired
+from tertium.metrics.evaluation import average_precision
+from tertium.metrics.paired import _f1, _precision, compare_paired, contributions
 
 
 def entries(matrix):
@@ -34,6 +35,19 @@ def test_leaving_out_an_entry_is_exact(rng, digits, positives):
         kept = np.arange(40) != row
         assert without[row] == pytest.approx(average_precision_score(present[kept], score[kept]))
         assert less[row] == pytest.approx(f1_score(present[kept], score[kept] >= 0.3, zero_division=0))
+
+
+def test_contributions_are_what_is_lost_without_an_image(rng):
+    labels = rng.integers(-1, 2, size=(30, 5)).astype(np.int8)
+    labels[:, 4] = np.minimum(labels[:, 4], 0)  # a class without known positives is not scored
+    scores = rng.normal(size=labels.shape).round(1)
+    whole = np.nanmean(average_precision(scores, labels))
+    found = contributions(scores, labels)
+    for row in range(30):
+        kept = np.arange(30) != row
+        rest = np.nanmean(average_precision(scores[kept], labels[kept]))
+        assert found[row] == pytest.approx(30 * whole - 29 * rest)
+    assert (contributions(scores, np.zeros_like(labels)) == 0).all()
 
 
 def test_a_single_positive_is_extrapolated(rng):

@@ -16,6 +16,7 @@ from tertium.methods import make
 from tertium.prediction.trained import Trained
 from tertium.runs import RunFolder
 from tertium.schemes import parse
+from tertium.training import session
 from tertium.training.session import Session
 from tertium.training.train import train
 from tests.conftest import SHARED
@@ -255,6 +256,25 @@ def test_protocols_on_images(tmp_path, photos, protocol, quick, phases):
     assert outcome.trained.model.center.any()  # standardised
     if protocol == "linear":  # the others need more than two epochs
         assert loaded.evaluate(labels, photos).map_c > 0.8
+
+
+@pytest.mark.parametrize(("protocol", "kept"), [("finetune", 3), ("linear", 1)])
+def test_a_whole_network_is_kept_as_late_as_images_allow(photos, monkeypatch, protocol, kept):
+    """With few known labels epochs differ by chance: the highest score of a whole network means little."""
+    monkeypatch.setattr(session, "contributions", lambda *_: np.zeros(6))
+    scores = iter(
+        [score for each in (0.9, 0.8, 0.7) for score in (each, each)]
+    )  # of all labels, and of known ones
+    monkeypatch.setattr(session, "_mean", lambda _: next(scores))
+    outcome = train(
+        photos / "labels.csv",
+        photos,
+        method="negative",
+        expected_map=False,
+        config={"protocol": protocol, "image_size": 32, "epochs": 3, "patience": 3, "batch_size": 8},
+    )
+    assert [record["score"] for record in outcome.records] == [0.9, 0.8, 0.7]
+    assert outcome.summary["best_epoch"] == kept
 
 
 @pytest.mark.slow

@@ -128,6 +128,29 @@ def compare_paired(
     return Paired(len(images), map_c, mean_f1, tuple(ranked))
 
 
+def contributions(scores: npt.NDArray[Any], labels: npt.NDArray[np.int8]) -> Floats:
+    """Return what each image [N] contributes to the mean AP over known labels, both [N, C].
+
+    These are the jackknife's pseudo-values. Their mean is nearly the mean AP, and how far those of two models
+    differ from image to image tells how sure it is that one is better.
+
+    >>> labels = np.array([[1], [-1], [1], [-1]], dtype=np.int8)
+    >>> contributions(np.array([[0.9], [0.8], [0.7], [0.1]]), labels).round(2)
+    array([1.83, 0.33, 0.33, 0.83])
+    """
+    images, columns = len(labels), 0
+    total, shifts = 0.0, np.zeros(images)
+    for score, label in zip(scores.T, labels.T, strict=True):
+        known = np.flatnonzero(label)
+        present = label[known] > 0
+        if not present.any() or present.all():
+            continue
+        ap, without = _precision(score[known], present)
+        shifts[known] += without - ap
+        total, columns = total + ap, columns + 1
+    return (total - (images - 1) * shifts) / max(columns, 1)
+
+
 def _shift(old: tuple[float, Floats], new: tuple[float, Floats]) -> Floats:
     """Return by how much leaving out each entry changes the difference of a figure."""
     return (new[1] - old[1]) - (new[0] - old[0])

@@ -23,7 +23,7 @@ Judge = Callable[[npt.NDArray[np.float32], Labels], Figures | None]  # of probab
 
 @dataclass(frozen=True)
 class Verdict:
-    """What validation says of a model: named figures, and the method's own judgement on each image."""
+    """What validation says of a model: named figures, and a judgement on each image, where there is one."""
 
     figures: Record
     each: Figures | None = None
@@ -31,8 +31,8 @@ class Verdict:
     def gain(self, other: Verdict) -> Gain | None:
         """Return how much better this model is than another; None if there is nothing to compare.
 
-        The method's judgement decides, or else the score, or in its place the figure ``decides``. Neither a
-        score nor the judgement of a single image has a standard error: it is given as 0.
+        The judgement decides, or else the score, or in its place the figure ``decides``. Neither a score nor
+        the judgement of a single image has a standard error: it is given as 0.
 
         >>> Verdict({}, np.array([3.0, 1.0, 3.0, 1.0, 2.0])).gain(Verdict({}, np.zeros(5)))
         Gain(mean=2.0, error=0.4472135954999579)
@@ -88,7 +88,7 @@ class Best:
             self._rival = verdict if self._later else self.verdict
 
     def judgements(self) -> dict[str, Tensor]:
-        """Return what the method has said of each image, about the epoch kept and its rival."""
+        """Return what was said of each image, about the epoch kept and its rival."""
         verdicts = {"kept": self.verdict, "rival": self._rival}
         return {
             name: torch.tensor(verdict.each)  # a copy: both may be the same array

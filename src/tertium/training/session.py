@@ -38,6 +38,7 @@ from tertium.labels.splits import set_of
 from tertium.methods import Method
 from tertium.methods.state import SampleState
 from tertium.metrics.evaluation import average_precision, best_thresholds
+from tertium.metrics.paired import contributions
 from tertium.metrics.scored import Scored
 from tertium.models.classifier import Classifier
 from tertium.models.encoders import pretrained
@@ -303,7 +304,7 @@ class Session:
         if head is None:
             return self._finish("whole", whole, self.validation)
         assert whole.judge is not None
-        before = self._validate(self.head_parts[1])(head.model, whole.judge)
+        before = self._validate(self.head_parts[1], by_image=True)(head.model, whole.judge)
         gain = whole.kept.gain(before)
         if gain is not None and gain.mean < 0:
             self._say("the head alone did better than after training everything: it is kept")
@@ -385,7 +386,7 @@ class Session:
         watch: Watch | None = None,
         **offers: Any,
     ) -> Fitted:
-        validate = self._validate(validation)
+        validate = self._validate(validation, by_image=phase == "whole")
 
         def judged(model: Classifier, judge: Judge) -> Verdict:
             verdict = validate(model, judge)
@@ -426,13 +427,14 @@ class Session:
         """Return the probabilities [N, C], each process having computed those of its rows."""
         return gather_rows(scores(model, self._scored(part)), len(part.labels))
 
-    def _validate(self, part: Part) -> Validate:
+    def _validate(self, part: Part, *, by_image: bool = False) -> Validate:
         """Return how to judge a model without clean labels, unless the settings say otherwise.
 
-        A method may have its own way. Else the score decides: the mean AP over known labels. In a class that
-        is known absent nowhere, known positives are ranked against all images where it is not known to be
-        present (docs/training.md has what each way of choosing gave). With ``select=clean`` the mean AP over
-        true labels decides, with ``select=last`` nothing.
+        A method may have its own way. Else the score decides: the mean AP over known labels, with
+        ``by_image`` as what each image contributes to it. In a class that is known absent nowhere, known
+        positives are ranked against all images where it is not known to be present (docs/training.md has what
+        each way of choosing gave). With ``select=clean`` the mean AP over true labels decides, with
+        ``select=last`` nothing.
         """
         if not len(part.labels):
             return lambda *_: Verdict({"score": None})
@@ -453,6 +455,8 @@ class Session:
             if self.clean is not None:
                 return Verdict(figures | {"decides": _mean(average_precision(found, self.clean))})
             each = judge(found, part.labels)
+            if each is None and by_image:
+                return Verdict(figures, contributions(found, judged))
             return Verdict(figures if each is None else {"judged": float(each.mean())} | figures, each)
 
         return validate
