@@ -131,14 +131,17 @@ class Photographs:
 
     @cached_property
     def training(self) -> Labels:
-        every = self._labels("train")
-        return every[: len(every) - HELD_OUT.get(self.name, 0)]
+        return self._labels("train")[self._divided[1]] if self.name in HELD_OUT else self._labels("train")
 
     @cached_property
     def test(self) -> Labels:
-        if self.name in HELD_OUT:
-            return self._labels("train")[-HELD_OUT[self.name] :]
-        return self._labels("test")
+        return self._labels("train")[self._divided[0]] if self.name in HELD_OUT else self._labels("test")
+
+    @cached_property
+    def _divided(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which training images are held out, by chance, and which are not."""
+        order, count = np.random.default_rng(99).permutation(len(self._labels("train"))), HELD_OUT[self.name]
+        return np.sort(order[:count]), np.sort(order[count:])
 
     def _labels(self, split: str) -> Labels:
         if self.folder.name == "ucmerced":

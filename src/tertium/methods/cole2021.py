@@ -280,7 +280,7 @@ class Epr(Method):
 _START = float(np.log(0.6 / 0.4))  # unknown labels start between the logits of 0.4 and 0.6
 _SURE = float(np.log(0.995 / 0.005))  # known labels start at this logit
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam, as the authors leave them
-_LONGEST = 1.0  # step of an estimate, a logit
+_WHOLE = 0.3  # the rate of a head, as a share of that of a whole network: estimates move alike with either
 
 
 def _first_estimates(labels: Labels, seed: int) -> Callable[[Tensor], Tensor]:
@@ -330,10 +330,11 @@ class Role(Epr):
     Both are held to the known labels and to k expected positives (see `epr`). The estimates are the table
     "role" of logits. With the optimizer "rows" a batch's images are updated, and an estimate moves by about
     ``lr_factor`` times the head's rate each time it is seen: with the defaults by nearly 1 while the rate is
-    highest, so that ten epochs are enough for it to make up its mind (docs/readings.md), and never by more:
-    at the rates of a whole network, estimates would jump from one side to the other. "dense" is the
-    authors' Adam, in which momentum moves all images at every step: N·C operations. It takes an estimate √T
-    times as far in an epoch of T batches, up to 32 times, and wants a factor that much smaller: theirs is 10.
+    highest, so that ten epochs are enough for it to make up its mind (docs/readings.md). At the rates of a
+    whole network, three times as high, it would jump from one side to the other: it moves as with a head.
+    "dense" is the authors' Adam, in which momentum moves all images at every step: N·C operations. It takes
+    an estimate √T times as far in an epoch of T batches, up to 32 times, and wants a factor that much
+    smaller: theirs is 10.
     """
 
     lr_factor: float = 3000.0
@@ -377,10 +378,10 @@ class Role(Epr):
         update = _move_rows if self.optimizer == "rows" else _adam_dense
         # Each process's loss is a mean over its own rows: that of all has a gradient w times smaller.
         gradient = estimate.grad / run.state.world
-        step = self.lr_factor * run.lr
-        if self.optimizer == "rows":
-            step = min(step, _LONGEST)
-        update(run, batch.index, estimate.detach(), gradient, step)
+        rate = self.lr_factor * run.lr
+        if self.optimizer == "rows" and run.whole:
+            rate *= _WHOLE
+        update(run, batch.index, estimate.detach(), gradient, rate)
 
 
 def _move_rows(run: Run, rows: Tensor, estimate: Tensor, gradient: Tensor, lr: float) -> None:
