@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from tertium.annotation.answered import Answered
 from tertium.annotation.calibration import Chances, Checked, posterior, present_range
 from tertium.annotation.record import Annotation
 from tertium.annotation.together import Together
@@ -20,7 +21,6 @@ from tertium.data import inputs as door
 from tertium.errors import InputError
 from tertium.files import write_sealed
 from tertium.labelling import completion, precision, prepared
-from tertium.labelling.answered import Answered
 from tertium.labelling.completion import complete
 from tertium.labelling.precision import Tally
 from tertium.labelling.prepared import Prepared

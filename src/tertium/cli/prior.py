@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tertium.cli.shared import (
+    AskedFile,
     ClassesFile,
     FeaturesFile,
     ImagesPlace,
@@ -43,6 +44,7 @@ def prior(
     out: Annotated[Path, typer.Option(help="Where the frequencies go: .csv or .parquet.")],
     images: ImagesPlace = None,
     features: FeaturesFile = None,
+    answers: AskedFile = None,
     estimator: Annotated[
         Estimator,
         typer.Option(
@@ -73,6 +75,7 @@ def prior(
             labels,
             images,
             features=features,
+            answers=answers,
             out=out,
             plot=plot,
             estimator=estimator.value,
