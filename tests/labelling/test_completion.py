@@ -439,18 +439,6 @@ def test_answers_against_the_file_are_named_and_calibrate_nothing(world):
     assert Answered.among(labels, against).unlearned(np.arange(len(labels))).rows.size == 0
 
 
-def test_answers_take_the_place_of_what_the_file_says():
-    labels = Labels.from_dense([[1, 0], [-1, 1]], classes=["cat", "dog"], images=["a", "b"])
-    answers = Labels.from_dense([[1, -1], [0, 1]], classes=["dog", "cat"], images=["b", "a"])
-    answered = Answered.among(labels, answers)
-    assert answered.put_into(labels).dense().tolist() == [[1, 0], [-1, 1]]
-    assert answered.taken_out_of(labels).dense().tolist() == [[0, 0], [0, 0]]
-    assert answered.given.all()
-    other = Labels.from_dense([[-1, 1]], classes=["cat", "dog"], images=["a"])
-    assert Answered.among(labels, other).put_into(labels).dense().tolist() == [[-1, 1], [-1, 1]]
-    assert (Answered.among(labels, other).given == 0).tolist() == [False, True]
-
-
 def test_filled_labels_have_the_answers(world, tmp_path):
     folder, labels, _ = world
     rows, columns, values = asked_about(world, 60)

@@ -15,7 +15,6 @@ from tertium.cli.jobs import Large, Target, large_jobs, say_ended
 from tertium.cli.processes import started, together, watching_first
 from tertium.cli.shared import (
     LABELS_HELP,
-    AskedFile,
     ClassesFile,
     FeaturesFile,
     ImagesPlace,
@@ -61,7 +60,13 @@ def train(
     ] = None,
     images: ImagesPlace = None,
     features: FeaturesFile = None,
-    answers: AskedFile = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="What people were asked about, as `tertium answers` wrote it: learned, but no sign of how "
+            "labels were annotated."
+        ),
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See `tertium methods` (default: auto).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML, or config.json of an earlier run.")] = None,
     unlisted: UnlistedChoice = Unlisted.unknown,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tertium.cli.shared import (
-    AskedFile,
     ClassesFile,
     FeaturesFile,
     ImagesPlace,
@@ -44,7 +43,10 @@ def prior(
     out: Annotated[Path, typer.Option(help="Where the frequencies go: .csv or .parquet.")],
     images: ImagesPlace = None,
     features: FeaturesFile = None,
-    answers: AskedFile = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="What people were asked about (`tertium answers`): left out of the labels."),
+    ] = None,
     estimator: Annotated[
         Estimator,
         typer.Option(

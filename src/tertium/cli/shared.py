@@ -132,14 +132,6 @@ IdSuffix = Annotated[
 ]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace files that are already there.")]
 ClassesFile = Annotated[Path | None, typer.Option("--classes", help="Class names, one a line, in order.")]
-AskedFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--answers",
-        help="What people were asked about, as `tertium answers` wrote it: learned, but no sign of how "
-        "labels were annotated.",
-    ),
-]
 IMAGES_HELP = "Where the images are: a folder, .tar, .zip, .parquet, a list, s3:// … (docs/images.md)."
 ImagesPlace = Annotated[
     str | None,

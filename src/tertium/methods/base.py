@@ -49,7 +49,10 @@ class Run(Protocol):
         ...
 
     def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
-        """Return probabilities [N, C], each from a temporary model that has not trained on that image."""
+        """Return probabilities [N, C], each from a temporary model that has not trained on that image.
+
+        The models learn from `unasked` labels alone.
+        """
         ...
 
     def note(self, text: str) -> None:

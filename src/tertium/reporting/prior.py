@@ -62,7 +62,7 @@ def prior(
     """Estimate how frequent each class really is, beside how often it is known to be present.
 
     The table goes to ``out``, .csv or .parquet, and a drawing to ``plot``, .svg, if they are given. See
-    `tertium.training.train.class_frequencies` for the estimators.
+    `tertium.training.train.class_frequencies` for the estimators, and for ``answers``.
     """
     keep_inputs([out, plot], [features, place_of(labels), place_of(answers)])
     if out is not None:

@@ -218,8 +218,8 @@ def class_frequencies(
 
     "scores" explains the labels by scores of models that have not seen the images
     (`tertium.annotation.frequencies`). "ignore" is the estimate of Ben-Baruch 2021: the mean prediction of a
-    model trained on known labels alone, which has no interval. ``answers``, as `train` takes them, are
-    learned by the models of "scores"; the labels that are returned are without them.
+    model trained on known labels alone, which has no interval. ``answers``, as `train` takes them, are left
+    out of the labels.
     """
     from tertium.methods.auto import EPOCHS, WEIGHT, Auto
     from tertium.methods.baselines import Ignore, Negative
@@ -228,20 +228,17 @@ def class_frequencies(
     chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
     said = _answers(answers, everything, progress)
+    everything = Answered.among(everything, said).taken_out_of(everything)
     training, validation = _divide(everything, images, features, settings, progress)
-    training, validation, _ = _with_answers(training, validation, said, progress)
-    known = training.unasked
-    if estimator == "ignore":  # it takes known labels for a sample, which answers are not
-        training = dataclasses.replace(training, labels=known)
-    chosen.check(known)
+    chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
     with _session(settings, chosen, training, validation, progress) as session:
         if estimator == "scores":
             scores = session.held_out(Negative(positive_weight=WEIGHT), EPOCHS)
-            return known, estimate(scores, known, labels_per_image=labels_per_image)
+            return training.labels, estimate(scores, training.labels, labels_per_image=labels_per_image)
         rate = session.predictions(Ignore()).mean(axis=0, dtype=np.float64)
-        present, absent = propensities(known, rate)
-        return known, Frequencies(rate, rate, rate, present, absent, 0.0)
+        present, absent = propensities(training.labels, rate)
+        return training.labels, Frequencies(rate, rate, rate, present, absent, 0.0)
 
 
 def _keep_inside(out: Path, inputs: Sequence[object]) -> None:
