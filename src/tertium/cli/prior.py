@@ -67,8 +67,8 @@ def prior(
       tertium prior --labels labels.csv --images photos/ --out prior.csv --plot prior.svg
 
     Models that have not seen an image score it; which labels are known at which scores tells how much of what
-    is present was annotated (docs/auto.md). Answers that were merged into the labels do not show that, so they
-    are left out if --answers names them. The columns low and high are a 95 % interval.
+    is present was annotated (docs/auto.md). Answers that were merged into the labels do not show that, so
+    they are left out if --answers names them. The columns low and high are a 95 % interval.
     """
     from tertium.labels.readers import read_classes
     from tertium.reporting.prior import prior as estimate
