@@ -348,6 +348,11 @@ class LoopRun:
             self.lacks(name)
         raise AttributeError(name)
 
+    @property
+    def unasked(self) -> Labels:
+        """All labels: a loop of your own does not say which of them were asked about."""
+        return self.labels
+
     def lacks(self, what: str) -> NoReturn:
         """Say what is missing, and how to give it."""
         raise InputError(f'"{self.name}" {_NEEDS[what]}')

@@ -56,6 +56,7 @@ class RunData:
     truth: str | None = None
     scheme: str | None = None  # that hid labels
     setting: dict[str, Any] = field(default_factory=dict)  # which annotation setting they resemble
+    answers: str | None = None  # the checksum of the answers that it was given, if any
     training_images: int = 0
     validation_images: int = 0
     validation: list[str] = field(default_factory=list)  # the names of these
@@ -150,6 +151,11 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def learned_file(self) -> Path:
+        """The answers that it was given to learn from: a label file."""
+        return self.path / "learned-answers.arrow"
+
+    @property
     def answers_file(self) -> Path:
         """What people said of its questions: nothing that training could make again."""
         return self.path / "review.sqlite"
@@ -198,7 +204,7 @@ class RunFolder:
         """Return the files that training writes, and that whatever uses the run reads."""
         named = [self.config_file, self.epochs_file, self.log_file, self.summary_file, self.model_file]
         named += [self.weights_file, self.annotation_file, self.together_file, self.factors_file]
-        return [*named, self.validation_file, self.seen_file]
+        return [*named, self.validation_file, self.seen_file, self.learned_file]
 
     def _is_own(self, path: Path) -> bool:
         """Return whether training, evaluating, exporting or reporting writes a file of this name here."""

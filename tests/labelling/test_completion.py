@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from tertium.annotation.answered import Answered
 from tertium.annotation.calibration import Chances, Checked, posterior, present_range
 from tertium.annotation.record import Annotation
 from tertium.annotation.together import Together
@@ -20,7 +21,6 @@ from tertium.data import inputs as door
 from tertium.errors import InputError
 from tertium.files import write_sealed
 from tertium.labelling import completion, precision, prepared
-from tertium.labelling.answered import Answered
 from tertium.labelling.completion import complete
 from tertium.labelling.precision import Tally
 from tertium.labelling.prepared import Prepared
@@ -437,18 +437,6 @@ def test_answers_against_the_file_are_named_and_calibrate_nothing(world):
     )
     assert not any(note.startswith("calibrated by") for note in ready.notes)
     assert Answered.among(labels, against).unlearned(np.arange(len(labels))).rows.size == 0
-
-
-def test_answers_take_the_place_of_what_the_file_says():
-    labels = Labels.from_dense([[1, 0], [-1, 1]], classes=["cat", "dog"], images=["a", "b"])
-    answers = Labels.from_dense([[1, -1], [0, 1]], classes=["dog", "cat"], images=["b", "a"])
-    answered = Answered.among(labels, answers)
-    assert answered.put_into(labels).dense().tolist() == [[1, 0], [-1, 1]]
-    assert answered.taken_out_of(labels).dense().tolist() == [[0, 0], [0, 0]]
-    assert answered.given.all()
-    other = Labels.from_dense([[-1, 1]], classes=["cat", "dog"], images=["a"])
-    assert Answered.among(labels, other).put_into(labels).dense().tolist() == [[-1, 1], [-1, 1]]
-    assert (Answered.among(labels, other).given == 0).tolist() == [False, True]
 
 
 def test_filled_labels_have_the_answers(world, tmp_path):

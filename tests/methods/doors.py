@@ -43,6 +43,7 @@ def make_run(labels, *, seed=0, epoch=2, features=None, predictions=None, names=
         lr=0.1,
         whole=False,
         labels=known,
+        unasked=known,
         state=SampleState(*known.shape),
         scratch={},
         frequencies=None,

@@ -315,13 +315,19 @@ def _spread_over(count: int, most: int) -> Whole:
     return np.unique(np.linspace(0, count - 1, max(1, min(count, most))).round().astype(np.int64))
 
 
-def find(read: Read, labels: Labels, annotation: Annotation, rows: Whole) -> Found | None:
-    """Find out how labels go together, by these rows; None where labels cannot tell."""
+def find(
+    read: Read, labels: Labels, annotation: Annotation, rows: Whole, unasked: Labels | None = None
+) -> Found | None:
+    """Find out how labels go together, by these rows; None where labels cannot tell.
+
+    Answers of people are labels like others here. But how many labels of an image are known shows how it was
+    annotated only as long as nobody was asked: ``unasked`` are the labels without answers.
+    """
     classes = len(labels.classes)
     rank = min(RANK, classes - 1)
     if rank < 1 or len(rows) < FOLDS or labels.class_counts[0].mean() < _SHOWN:
         return None
-    if _counted_out(labels, annotation):
+    if _counted_out(labels if unasked is None else unasked, annotation):
         return None
     most = max(FOLDS, min(int(_WORK / (classes * RANK**2)), max(_ENOUGH, _MORE * classes)))
     rows = rows[:: -(-len(rows) // most)]

@@ -60,6 +60,13 @@ def train(
     ] = None,
     images: ImagesPlace = None,
     features: FeaturesFile = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="What people were asked about, as `tertium answers` wrote it: learned, but no sign of how "
+            "labels were annotated."
+        ),
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See `tertium methods` (default: auto).")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML, or config.json of an earlier run.")] = None,
     unlisted: UnlistedChoice = Unlisted.unknown,
@@ -102,6 +109,8 @@ def train(
 
       tertium train --labels wide.csv --positive 1 --negative 0 --unknown -1 --images photos/ --out runs/wide
 
+      tertium train --labels labels.csv --answers answers.csv --images photos/ --out runs/second
+
       tertium train --resume runs/first
 
       torchrun --nproc-per-node 4 -m tertium train --labels labels.csv --images photos/ --out runs/four
@@ -110,8 +119,11 @@ def train(
 
     The labels' split "train" is used if there is one, and "val" for validation; otherwise all images are
     used, with a share of them for validation that their names and the seed decide. Training stops early on
-    the known labels of the validation part. Ctrl-C writes a checkpoint and stops; a checkpoint is also
-    written every few minutes (docs/scale.md). The settings and their defaults are in docs/training.md.
+    the known labels of the validation part. What people were asked about (`tertium answers`) is given as
+    --answers, not merged into the labels: it is learned, and does not hide how the others were annotated.
+
+    Ctrl-C writes a checkpoint and stops; a checkpoint is also written every few minutes (docs/scale.md). The
+    settings and their defaults are in docs/training.md.
     """
     from tertium.cli.terminal import show_summary
     from tertium.processes import rank
@@ -128,6 +140,7 @@ def train(
             "out": _needed("--out", out),
             "images": images,
             "features": features,
+            "answers": answers,
             "config": settings_of(config, settings, method=method, devices=devices, log=log),
             "unlisted": unlisted.value,
             "classes": classes,
@@ -137,7 +150,7 @@ def train(
         }
     elif skip_damaged or any(
         each is not None
-        for each in (labels, out, images, features, method, config, classes, truth, log, settings)
+        for each in (labels, out, images, features, answers, method, config, classes, truth, log, settings)
     ):
         raise InputError("--resume goes on with what the run began with; only --devices may change")
     trackers: Trackers | None = None

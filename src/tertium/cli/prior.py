@@ -43,6 +43,10 @@ def prior(
     out: Annotated[Path, typer.Option(help="Where the frequencies go: .csv or .parquet.")],
     images: ImagesPlace = None,
     features: FeaturesFile = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="What people were asked about (`tertium answers`): left out of the labels."),
+    ] = None,
     estimator: Annotated[
         Estimator,
         typer.Option(
@@ -63,7 +67,8 @@ def prior(
       tertium prior --labels labels.csv --images photos/ --out prior.csv --plot prior.svg
 
     Models that have not seen an image score it; which labels are known at which scores tells how much of what
-    is present was annotated (docs/auto.md). The columns low and high are a 95 % interval.
+    is present was annotated (docs/auto.md). Answers that were merged into the labels do not show that, so
+    they are left out if --answers names them. The columns low and high are a 95 % interval.
     """
     from tertium.labels.readers import read_classes
     from tertium.reporting.prior import prior as estimate
@@ -73,6 +78,7 @@ def prior(
             labels,
             images,
             features=features,
+            answers=answers,
             out=out,
             plot=plot,
             estimator=estimator.value,

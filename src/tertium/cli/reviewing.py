@@ -68,7 +68,7 @@ def review(
 
       tertium answers runs/first --labels labels.csv --out answers.csv
 
-      tertium merge labels.csv answers.csv --out more.parquet
+      tertium train --labels labels.csv --answers answers.csv --images photos/ --out runs/second
 
     The questions are those of `tertium suggest`. Every answer is on disk before the next question is shown;
     started again, the page continues where it stopped. With --features the images are only displayed, not fed
@@ -122,7 +122,7 @@ def answers(
 
     A label is written as most people say it, and left out if as many say the one as the other. A file beside
     it lists where they differ, from each other or from the label file; --agreement adds one with
-    Krippendorff's alpha. `tertium merge` joins the answers with the labels.
+    Krippendorff's alpha. `tertium train --answers` learns from the answers.
     """
     from tertium.runs import RunFolder
     from tertium.web.reviewing.answers import Answers, Standing

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from tertium.annotation.answered import Answered, joined, learned_by
 from tertium.annotation.calibration import (
     Block,
     Floats,
@@ -21,7 +22,6 @@ from tertium.annotation.together import Together
 from tertium.data.inputs import Features, Images
 from tertium.errors import InputError
 from tertium.files import keep_inputs
-from tertium.labelling.answered import Answered
 from tertium.labelling.precision import Tally, Thresholds, confirmed, write_thresholds
 from tertium.labelling.prepared import Prepared
 from tertium.labels import Labels
@@ -75,8 +75,8 @@ def complete(
 
     With ``precision``, a CSV file beside ``out`` lists for each class the lowest threshold expected to reach
     it, and ``filled`` gets the labels, with those above the thresholds added as present. ``answers`` are
-    labels that people were asked about, as `tertium answers` writes them: they count as known, and those that
-    the run has not learned from calibrate the others.
+    labels that people were asked about, as `tertium answers` writes them: they count as known, as do those
+    that the run was given, and those that it has not learned from calibrate the others.
     """
     out = Path(out)
     check_path(out)
@@ -117,6 +117,7 @@ class Asked:
         """Load and calibrate the model; return also all labels of the file, with the answers."""
         labels = open_labels(self.labels, split=self.split, unlisted=self.unlisted, progress=progress)
         said = None if self.answers is None else open_labels(self.answers, progress=progress)
+        said = joined(learned_by(run), said)
         tree = self.tree
         if tree is not None:
             tree = tree if isinstance(tree, LabelTree) else LabelTree.read(tree)

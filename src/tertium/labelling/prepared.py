@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from tertium.annotation.answered import Answered, joined, learned_by
 from tertium.annotation.calibration import (
     Block,
     Chances,
@@ -33,7 +34,6 @@ from tertium.annotation.record import Annotation
 from tertium.annotation.together import Together, folds_of
 from tertium.data.inputs import Features, Images, Inputs
 from tertium.errors import InputError
-from tertium.labelling.answered import Answered
 from tertium.labelling.collective import Collective, Relation
 from tertium.labels import Labels
 from tertium.labels.tree import LabelTree
@@ -90,16 +90,18 @@ class Prepared:
         if annotation is not None:
             annotation = annotation.for_classes(trained.classes)
         aligned = labels.with_classes(trained.classes)
-        answered = Answered.among(aligned, answers)
+        learned = learned_by(run)
+        answered = Answered.among(aligned, joined(learned, answers))
         before = answered.taken_out_of(aligned)
         rows = _validation_rows(folder, aligned)
         scored = _Scored(trained, inputs, before, collective_of(run, trained, alone), progress)
         scored, scores = scored.chosen(rows, annotation)
         chances, checked = _calibrated(scores, before.dense(rows), annotation)
-        notes = (*_notes(labels, trained, annotation, checked), *answered.notes(aligned))
+        taught = Answered.among(aligned, learned)
+        notes = (*_notes(labels, trained, annotation, checked), *_answer_notes(answered, taught, aligned))
         if scored.collective is not None:
             notes = (*notes, scored.collective.note())
-        asked = answered.unlearned(rows)
+        asked = answered.unlearned(rows, taught)
         if len(asked.rows):
             about, own = asked.images()
             chance = chances.unknown(scored.of(about))[own, asked.columns]
@@ -270,6 +272,13 @@ def _told(
         f"present, {(asked.values > 0).mean():.0%} are"
     )
     return replace(chances, told=told), note
+
+
+def _answer_notes(answered: Answered, learned: Answered, labels: Labels) -> list[str]:
+    notes = [f"{note} and calibrate nothing" for note in answered.notes(labels)]
+    if len(learned.rows):
+        notes.append(f"{len(learned.rows):,} answers that the run was given to learn from count as known")
+    return notes
 
 
 def _notes(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tertium.annotation.answered import Answered, joined
 from tertium.data.feature_files import load_features
 from tertium.data.inputs import Features
 from tertium.errors import InputError
@@ -124,46 +125,48 @@ def simulate(
     per_image: int = 1,
     progress: Progress | None = None,
 ) -> list[Point]:
-    """Hide labels, train with `auto`, ask, train again with the answers; compare rules of asking.
+    """Hide labels, train with `auto`, ask, train again with the answers (`train(answers=…)`); compare rules.
 
     Every rule starts with the same labels and the same model, and asks ``budget`` questions in each round.
     The mean AP is that on the split "test" if there is one, else on a quarter of the images, which are
     neither trained on nor asked about. ``sample`` images are drawn if it is given.
     """
     progress = progress or Progress()
-    training, held_out, inputs, held_inputs = _parts(full, features, sample, seed)
+    training, held_out, inputs, held_inputs = parts(full, features, sample, seed)
     hidden = scheme.apply(training, seed)
     points = []
     with tempfile.TemporaryDirectory(prefix="tertium-") as folder:
         scores: dict[Path, float] = {}
 
-        def fitted(labels: Labels) -> Path:
-            """Train on these labels, unless it was done: rules may ask the same."""
-            place = Path(folder) / labels.fingerprint()
+        def fitted(answers: Labels | None) -> Path:
+            """Train with these answers, unless it was done: rules may ask the same."""
+            place = Path(folder) / ("run" if answers is None else answers.fingerprint())
             if place not in scores:
-                trained = train(labels, features=inputs, out=place, method="auto", seed=seed).trained
+                given: dict[str, Any] = {"features": inputs, "answers": answers, "out": place}
+                trained = train(hidden, **given, method="auto", seed=seed).trained
                 scores[place] = trained.evaluate(held_out, features=held_inputs).map_c
             return place
 
         for rule in RULES:
-            labels, run, present = hidden, fitted(hidden), 0
-            ready = Prepared.of_run(run, labels, features=inputs)
+            answers, run = None, fitted(None)
+            ready = Prepared.of_run(run, hidden, features=inputs)
             points.append(Point(rule, seed, 0, 0, scores[run], *_known(ready, training)))
             for number in range(1, rounds + 1):
                 progress.note(f"{rule}, round {number} of {rounds}: {100 * points[-1].map:.1f} mAP so far")
-                ready = Prepared.of_run(run, labels, features=inputs)
-                asked = _asked(rule, run, labels, inputs, budget, per_image, (seed, number))
+                ready = Prepared.of_run(run, hidden, features=inputs)  # knows what the run was given
+                asked = _asked(rule, run, ready.labels, inputs, budget, per_image, (seed, number))
                 foretold = _foretold(asked, training, number) if rule == RULES[0] else ()
-                labels, more = _answered(labels, training, asked.rows, asked.columns)
+                answers = joined(answers, answered(training, asked.rows, asked.columns))
+                assert answers is not None
                 # Known at once, before anything is trained again: that changes all chances.
-                told = _known(dataclasses.replace(ready, labels=labels), training)
-                present, run = present + more, fitted(labels)
-                answers = labels.known - hidden.known
-                points.append(Point(rule, seed, answers, present, scores[run], *told, foretold))
+                known = Answered.among(hidden, answers).put_into(hidden)
+                told = _known(dataclasses.replace(ready, labels=known), training)
+                present, run = int(answers.class_counts[0].sum()), fitted(answers)
+                points.append(Point(rule, seed, answers.known, present, scores[run], *told, foretold))
     return points
 
 
-def _parts(
+def parts(
     full: Labels, features: Features, sample: int | None, seed: int
 ) -> tuple[Labels, Labels, npt.NDArray[np.floating], npt.NDArray[np.floating]]:
     """Return training and held-out labels, then the features of both."""
@@ -251,18 +254,10 @@ def _foretold(asked: _Asked, truth: Labels, number: int) -> tuple[Foretold, ...]
     return tuple(found)
 
 
-def _answered(labels: Labels, truth: Labels, rows: Whole, columns: Whole) -> tuple[Labels, int]:
-    """Return the labels with true answers added, and how many of those are present."""
+def answered(truth: Labels, rows: Whole, columns: Whole) -> Labels:
+    """Return true answers about these labels."""
     values = truth.dense(rows)[np.arange(len(rows)), columns]
-    known = labels.coo()
-    answered = Labels.from_entries(
-        np.concatenate([known[0], rows]),
-        np.concatenate([known[1], columns]),
-        np.concatenate([known[2], values]),
-        classes=labels.classes,
-        images=labels.images,
-    )
-    return answered, int((values > 0).sum())
+    return Labels.from_entries(rows, columns, values, classes=truth.classes, images=truth.images)
 
 
 def write_points(path: str | Path, points: Sequence[Point]) -> None:

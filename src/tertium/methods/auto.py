@@ -65,18 +65,19 @@ class Auto(Likelihood):
         if run.frequencies is not None:
             self._keep(run.frequencies, run)
             return
-        if run.labels.is_full:
-            present = run.labels.class_counts[0] / len(run.labels)
+        known = run.unasked
+        if known.is_full:
+            present = known.class_counts[0] / len(known)
             ones = np.ones(len(present))
             found = Frequencies(present, present, present, ones, ones, 0.0)
         else:
             scores = run.held_out(Negative(positive_weight=WEIGHT), EPOCHS)
-            found = estimate(scores, run.labels, labels_per_image=self.labels_per_image)
+            found = estimate(scores, known, labels_per_image=self.labels_per_image)
         self._keep(found, run)
-        if not run.labels.is_full and not run.whole:
-            told = agreement(scores, run.labels, self.annotation(run))
+        if not known.is_full and not run.whole:
+            told = agreement(scores, known, self.annotation(run))
             run.state.tensors[_AGREEMENT] = torch.tensor(told, dtype=torch.float64)
-        for line in findings(found, run.labels):
+        for line in findings(found, known):
             run.note(line)
 
     def finish(self, model: Classifier, run: Run) -> Iterator[str]:
@@ -90,7 +91,7 @@ class Auto(Likelihood):
         yield ""
         if model.width > _WIDE or run.state.tensors.get(_AGREEMENT, torch.ones(())) < LITTLE:
             return
-        found = find(_standardised(model, features), run.labels, self.annotation(run), rows)
+        found = find(_standardised(model, features), run.labels, self.annotation(run), rows, run.unasked)
         if found is None:
             return
         for name, value in found.together.tensors().items():

@@ -29,11 +29,16 @@ class Run(Protocol):
     epochs: int
     lr: float  # of the head, at this step
     whole: bool  # whether the backbone is trained too
-    labels: Labels  # of the training images, in the order of ``Batch.index``
+    labels: Labels  # of the training images, in the order of ``Batch.index``; answers of people too
     state: SampleState  # tables with a row for each training image, and named tensors
     scratch: dict[str, Tensor]  # what `terms` leaves for `after_step`; empty at each step, never saved
     rng: Generator
     frequencies: Frequencies | None  # how labels were annotated, if the caller knows
+
+    @property
+    def unasked(self) -> Labels:
+        """The labels without what people were asked about: how labels were annotated shows in these."""
+        ...
 
     def features(self) -> npt.NDArray[Any]:
         """Return frozen features [N, D] of the training images."""
@@ -44,7 +49,10 @@ class Run(Protocol):
         ...
 
     def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
-        """Return probabilities [N, C], each from a temporary model that has not trained on that image."""
+        """Return probabilities [N, C], each from a temporary model that has not trained on that image.
+
+        The models learn from `unasked` labels alone.
+        """
         ...
 
     def note(self, text: str) -> None:
@@ -85,8 +93,16 @@ class Method:
         """Whether `after_step` has anything to write back."""
         return type(self).after_step is not Method.after_step
 
+    @property
+    def models_annotation(self) -> bool:
+        """Whether `annotation` has anything to say."""
+        return type(self).annotation is not Method.annotation
+
     def check(self, labels: Labels) -> None:
-        """Raise `InputError` if nothing can be learnt from these training labels."""
+        """Raise `InputError` if nothing can be learnt from these training labels.
+
+        A method that models annotation gets them without what people were asked about (`Run.unasked`).
+        """
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """Return per class the share of positives at which training starts: the head's bias is its logit.

@@ -94,8 +94,8 @@ class Likelihood(Method):
         """Keep the frequencies and propensities: those of the caller, or what the labels alone tell."""
         found = run.frequencies
         if found is None:
-            rate = self.initial_rate(run.labels)
-            present, absent = self.propensities(run.labels)
+            rate = self.initial_rate(run.unasked)
+            present, absent = self.propensities(run.unasked)
             found = Frequencies(rate, rate, rate, present, absent, spread=0.0)
         self._keep(found, run)
 
@@ -117,7 +117,11 @@ class Likelihood(Method):
         return rate.clip(least, 1 - least)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
-        """Mean over all entries."""
+        """Mean over all entries.
+
+        An answer was not annotated before, which has the chance p·(1 − e⁺) if it is present and
+        (1 − p)·(1 − e⁻) if not. Up to a constant that is p or 1 − p, as for any known label.
+        """
         missed = torch.log1p(-run.state.tensors["propensity"]).to(logits.device, logits.dtype)  # [2, C]
         return {"likelihood": mean_loss(logits, batch.labels, _unknown, bce, classes=(missed[0], missed[1]))}
 
@@ -127,6 +131,7 @@ class Likelihood(Method):
         The AP on known labels misleads where these were not drawn at random: of 100 known labels in each
         class the first epochs already rank nearly all. A whole network becomes overconfident while it still
         learns, which can be mended afterwards: its logits are scaled and shifted at best before that.
+        Answers count as known labels, for the reason that they do in the loss.
         """
         present, absent = run.state.tensors["propensity"].numpy()
         chances = Chances(1.0, np.zeros(len(present)), present, absent)

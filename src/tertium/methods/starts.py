@@ -65,6 +65,10 @@ class _FirstEpoch:
     rng: Generator = field(default_factory=Generator)
     frequencies: Frequencies | None = None
 
+    @property
+    def unasked(self) -> Labels:
+        return self.labels
+
     def features(self) -> npt.NDArray[Any]:
         raise NotImplementedError(_NOT_ALONE)
 

@@ -49,6 +49,7 @@ def prior(
     images: Images | None = None,
     *,
     features: Features | None = None,
+    answers: Source | None = None,
     out: str | Path | None = None,
     plot: str | Path | None = None,
     estimator: Literal["scores", "ignore"] = "scores",
@@ -61,9 +62,9 @@ def prior(
     """Estimate how frequent each class really is, beside how often it is known to be present.
 
     The table goes to ``out``, .csv or .parquet, and a drawing to ``plot``, .svg, if they are given. See
-    `tertium.training.train.class_frequencies` for the estimators.
+    `tertium.training.train.class_frequencies` for the estimators, and for ``answers``.
     """
-    keep_inputs([out, plot], [features, place_of(labels)])
+    keep_inputs([out, plot], [features, place_of(labels), place_of(answers)])
     if out is not None:
         check_path(out)
     if plot is not None and Path(plot).suffix != ".svg":
@@ -73,6 +74,7 @@ def prior(
             labels,
             images,
             features=features,
+            answers=answers,
             unlisted=unlisted,
             classes=classes,
             estimator=estimator,

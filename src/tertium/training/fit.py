@@ -76,6 +76,12 @@ class FitRun:
     share: float = 1.0  # of this process's batch (`Batch.share`)
     frequencies: Frequencies | None = None  # are the method's to find out
     scratch: dict[str, Tensor] = field(default_factory=dict)  # of one step
+    before: Labels | None = None  # anybody was asked, if anybody was
+
+    @property
+    def unasked(self) -> Labels:
+        """The labels without what people were asked about: how labels were annotated shows in these."""
+        return self.labels if self.before is None else self.before
 
     def features(self) -> npt.NDArray[Any]:
         """Return frozen features [N, D] of the training images."""
@@ -335,6 +341,7 @@ def fit(
     phase: Plan,
     *,
     labels: Labels,
+    before: Labels | None = None,
     fabric: Fabric,
     validate: Validate,
     seed: int = 0,
@@ -348,6 +355,7 @@ def fit(
 ) -> Fitted:
     """Train ``model`` and return it as it was after its best epoch, finished by its method.
 
+    ``before`` are the labels before anybody was asked, if answers are among them.
     ``validate`` gives a verdict on a model after each epoch; if it has neither a judgement nor a score,
     nothing is chosen and the last epoch counts. ``record`` gets the figures of each epoch. ``state`` outlives
     a phase. The bias of a ``new`` head starts where the method says. ``memory`` observes the training if the
@@ -357,7 +365,7 @@ def fit(
     rng = torch.Generator(fabric.device).manual_seed(seed)
     state = state or SampleState(*labels.shape, rank=rank(), world=world())
     whole = model.backbone is not None
-    run = FitRun(labels, state, phase.epochs, rng, offers or Offers(), progress.note, whole)
+    run = FitRun(labels, state, phase.epochs, rng, offers or Offers(), progress.note, whole, before=before)
     _prepare(model.to(fabric.device), method, run, seed, new=new)
     course = Course(model, phase, run, memory)
     judge = partial(method.judge, run=run)

@@ -19,6 +19,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from tertium import methods
+from tertium.annotation.answered import Answered
 from tertium.annotation.calibration import thresholds
 from tertium.annotation.honest import expected_map
 from tertium.annotation.record import Annotation
@@ -77,10 +78,26 @@ class Part:
     labels: Labels
     inputs: Inputs
     contents: Hashes  # by which copies of an input are found
+    before: Labels | None = None  # the labels before anybody was asked, if answers are among them
+
+    @property
+    def unasked(self) -> Labels:
+        """The labels without answers: how labels were annotated shows in these."""
+        return self.labels if self.before is None else self.before
 
     def select(self, rows: npt.NDArray[np.int64]) -> Part:
         """Return these rows only."""
-        return Part(self.labels[rows], self.inputs.select(rows), self.contents[rows])
+        before = None if self.before is None else self.before[rows]
+        return Part(self.labels[rows], self.inputs.select(rows), self.contents[rows], before)
+
+    def with_answers(self, answers: Labels | None) -> Part:
+        """Return the part with people's answers among its labels."""
+        if answers is None:
+            return self
+        found = Answered.among(self.labels, answers)
+        return dataclasses.replace(
+            self, labels=found.put_into(self.labels), before=found.taken_out_of(self.labels)
+        )
 
 
 class Session:
@@ -171,12 +188,17 @@ class Session:
             self.progress.start("checking images", len(mine), "images")
             check_pictures(mine, self.progress.advance)
 
-    def create_folder(self, out: Path, data: RunData, *, overwrite: bool) -> None:
-        """Begin a run folder, which all processes must see."""
+    def create_folder(
+        self, out: Path, data: RunData, answers: Labels | None = None, *, overwrite: bool
+    ) -> None:
+        """Begin a run folder, which all processes must see; ``answers`` are among the labels."""
         if rank() == 0:
             make_folder(out)
             self.held.enter_context(RunFolder(out).locked())
-            RunFolder.create(out, overwrite=overwrite).write_config(self.settings.to_dict(), data)
+            folder = RunFolder.create(out, overwrite=overwrite)
+            if answers is not None:  # first: with its config a run can be resumed
+                answers.save(folder.learned_file)
+            folder.write_config(self.settings.to_dict(), data)
         barrier()
         self.folder = RunFolder(out)
 
@@ -244,10 +266,14 @@ class Session:
         return self._scores(fitted.model, self.head_parts[0])
 
     def held_out(self, method: Method, epochs: int) -> npt.NDArray[np.float32]:
-        """Train temporary heads, each on two thirds of the images; return what they say of the rest."""
+        """Train temporary heads, each on two thirds of the images; return what they say of the rest.
+
+        Their scores tell how labels were annotated, so they do not learn from answers either: most of these
+        are about rare classes and present, and the estimate would move with them (docs/auto.md).
+        """
         self._features()
         self._say(f"{_FOLDS} temporary heads, each to score the images that it does not train on")
-        part = self.head_parts[0]
+        part = dataclasses.replace(self.head_parts[0], labels=self.head_parts[0].unasked)
         fold = np.random.default_rng(self.settings.seed).permutation(len(part.labels)) % _FOLDS
         found = np.empty(part.labels.shape, dtype=np.float32)
         for number in range(_FOLDS):
@@ -283,7 +309,7 @@ class Session:
             return part
         mine = self._extractor(part.inputs.pictures.select(own_rows(len(part.inputs))))
         features = gather_rows(mine, len(part.inputs))
-        return Part(part.labels, part.inputs.with_features(features), part.contents)
+        return dataclasses.replace(part, inputs=part.inputs.with_features(features))
 
     def run(self) -> Outcome:
         """Go through the phases of the protocol and keep the best model."""
@@ -407,6 +433,7 @@ class Session:
             ),
             plan,
             labels=training.labels,
+            before=training.before,
             fabric=self.fabric,
             validate=judged,
             seed=self.settings.seed,
@@ -469,7 +496,8 @@ class Session:
             cuts = self._thresholds(probabilities, validation.labels)
             if self.expected_map:
                 taught = self.training.labels.class_counts[0] > 0
-                expected = expected_map(probabilities, validation.labels, self.annotation, taught)
+                # Answers are close calls: which labels are known would no longer be by annotation alone.
+                expected = expected_map(probabilities, validation.unasked, self.annotation, taught)
             if self.folder is not None and rank() == 0:
                 Scored.collect([probabilities], validation.labels, cuts).save(self.folder.path)
         frozen = None
@@ -516,7 +544,10 @@ class Session:
         return Outcome(trained, self.records, summary, self.trackers)
 
     def _thresholds(self, probabilities: npt.NDArray[np.float32], labels: Labels) -> npt.NDArray[np.float64]:
-        """Choose by all labels if the method knows how they were annotated, else by known ones."""
+        """Choose by all labels if the method knows how they were annotated, else by known ones.
+
+        Answers are known labels here, as in the loss.
+        """
         if self.annotation is not None:
             return thresholds(probabilities, labels, self.annotation.present, self.annotation.absent)
         return best_thresholds(probabilities, _assume_where_blind(labels)[0])

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tertium.annotation.answered import Answered, about, learned_by
 from tertium.annotation.frequencies import Frequencies, estimate, propensities
 from tertium.config import Settings, settings_from
 from tertium.data.coverage import unused_files
@@ -53,6 +54,7 @@ def train(
     images: Images | None = None,
     *,
     features: Features | None = None,
+    answers: Source | None = None,
     out: str | Path | None = None,
     method: str | Method = Settings.method,
     config: Mapping[str, Any] | None = None,
@@ -73,7 +75,8 @@ def train(
     [N, H, W, 3] or [N, 3, H, W], or a list or dataset of images in the order of the labels; ``features`` a
     ``.npy`` file or an array [N, D]. ``method`` is a name or a `Method`; every other setting and every
     parameter of the method can be given by name (``epochs=5``, ``positive_weight=5``). With ``out`` a run
-    folder is written.
+    folder is written. ``answers`` are labels that people were asked about, as `tertium answers` writes them:
+    they are learned as labels, but say nothing about how the others were annotated (docs/auto.md).
 
     A label file is read with ``unlisted`` and ``classes`` (see `tertium.read_labels`). ``skip_damaged``
     leaves out images that cannot be read. ``scheme`` says how labels were hidden, for reports. If the hidden
@@ -103,9 +106,11 @@ def train(
         raise InputError("log needs a run folder: give out too")
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
-        _keep_inside(Path(out), [place_of(labels), images, features, truth, settings.weights])
+        given = [place_of(labels), place_of(answers), images, features, truth, settings.weights]
+        _keep_inside(Path(out), given)
     full = _truth(truth)
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
+    said = _answers(answers, everything, progress)
     place = _place(images)
     if is_place(images):
         images = open_source(images)
@@ -115,10 +120,11 @@ def train(
             progress.note(f"Note: {unused}.")
     left_out = _damaged(images, everything, progress) if skip_damaged else []
     training, validation = _divide(everything.without(left_out), images, features, settings, progress)
+    training, validation, learned = _with_answers(training, validation, said, progress)
     _note_copies(training, validation, progress)
     _note_untaught(training, validation, progress)
     chosen, settings = _resolve(method, values)
-    chosen.check(training.labels)
+    chosen.check(training.unasked if chosen.models_annotation else training.labels)
     settings = settings.resolved(len(training.labels))
     record = {"truth": full, "watch": watch, "expected_map": expected_map, "net": net}
     if out is not None:
@@ -137,9 +143,12 @@ def train(
                 features=_place(features),
                 truth=_place(truth),
                 scheme=scheme,
-                setting=setting_of_training(everything)._asdict(),
+                setting=setting_of_training(
+                    Answered.among(everything, said).taken_out_of(everything)
+                )._asdict(),
+                answers=None if learned is None else learned.fingerprint(),
             )
-            session.create_folder(Path(out), data, overwrite=overwrite)
+            session.create_folder(Path(out), data, learned, overwrite=overwrite)
         return session.run()
 
 
@@ -156,7 +165,7 @@ def resume(
     """Continue a run that was stopped, from its last checkpoint, as if it had not been stopped.
 
     What was given to `train` as a path is found again; what was given as an array or as a module must be
-    given once more.
+    given once more. Answers are kept in the run folder.
     The labels and inputs must be those of the run. On one process the result is bit for bit the same;
     ``devices`` continues with another number of processes, whose batches differ (docs/scale.md).
     """
@@ -179,6 +188,8 @@ def resume(
     if images is None and features is None:
         images, features = data.images, data.features
     training, validation = _divide(labels, images, features, settings, progress, data.validation)
+    said = learned_by(run)
+    training, validation = training.with_answers(said), validation.with_answers(said)
     for key, now in _fingerprints(training, validation).items():
         if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
@@ -195,6 +206,7 @@ def class_frequencies(
     images: Images | None = None,
     *,
     features: Features | None = None,
+    answers: Source | None = None,
     unlisted: Unlisted = "unknown",
     classes: Sequence[str] | None = None,
     estimator: Literal["scores", "ignore"] = "scores",
@@ -206,7 +218,8 @@ def class_frequencies(
 
     "scores" explains the labels by scores of models that have not seen the images
     (`tertium.annotation.frequencies`). "ignore" is the estimate of Ben-Baruch 2021: the mean prediction of a
-    model trained on known labels alone, which has no interval.
+    model trained on known labels alone, which has no interval. ``answers``, as `train` takes them, are left
+    out of the labels.
     """
     from tertium.methods.auto import EPOCHS, WEIGHT, Auto
     from tertium.methods.baselines import Ignore, Negative
@@ -214,6 +227,8 @@ def class_frequencies(
     method = Auto() if estimator == "scores" else Ignore()
     chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
+    said = _answers(answers, everything, progress)
+    everything = Answered.among(everything, said).taken_out_of(everything)
     training, validation = _divide(everything, images, features, settings, progress)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
@@ -234,6 +249,47 @@ def _keep_inside(out: Path, inputs: Sequence[object]) -> None:
             continue
         if Path(os.path.realpath(each)).is_relative_to(place):
             raise InputError(f"{each}: is an input, and would be replaced; choose another --out")
+
+
+def _answers(answers: Source | None, labels: Labels, progress: Progress | None) -> Labels | None:
+    """Return what people answered about these labels, and say what else there is in the file."""
+    if answers is None:
+        return None
+    said = open_labels(answers, progress=progress)
+    found = about(said, labels.images, labels.classes)
+    if not found.known:
+        raise InputError(
+            f"{place_of(answers) or 'answers'}: none of {said.known:,} answers is about an image and a class "
+            f"of the labels, such as {some(labels.images[:1].to_pylist())} and {some(labels.classes[:1])}"
+        )
+    notes = Answered.among(labels, found).notes(labels)
+    if said.known > found.known:
+        others = said.known - found.known
+        notes.append(
+            f"{others:,} of {said.known:,} answers are about other images or classes, and are left out"
+        )
+    for note in notes:
+        (progress or Progress()).note(f"Note: {note}.")
+    return found
+
+
+def _with_answers(
+    training: Part, validation: Part, answers: Labels | None, progress: Progress | None
+) -> tuple[Part, Part, Labels | None]:
+    """Put the answers into both parts; return also those that are about their images."""
+    if answers is None:
+        return training, validation, None
+    images = pa.concat_arrays([part.labels.images for part in (training, validation)])
+    used = about(answers, images, training.labels.classes)
+    if not used.known:
+        raise InputError("none of the answers is about an image that is trained or validated on")
+    if progress is not None:
+        unused = answers.known - used.known
+        rest = f"; {unused:,} others are about images that are not used" if unused else ""
+        progress.note(
+            f"{used.known:,} answers are learned, and not taken as a sign of how labels were annotated{rest}"
+        )
+    return training.with_answers(used), validation.with_answers(used), used
 
 
 def _truth(given: Labels | str | Path | None) -> Labels | None:

@@ -6,13 +6,18 @@ says nothing about how labels were annotated, and all the more about unknown lab
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from tertium.errors import InputError
 from tertium.labels import Labels
+from tertium.labels.merging import Part, join
+from tertium.runs import RunFolder
 
 Whole = npt.NDArray[np.int64]
 _WORDS = {1: "present", -1: "absent"}
@@ -48,9 +53,10 @@ class Answered:
 
     def taken_out_of(self, labels: Labels) -> Labels:
         """Return the labels as they were before anybody was asked."""
+        if not len(self.rows):
+            return labels
         rows, columns, _ = labels.coo()
-        width = len(labels.classes)
-        return labels.with_entries(~np.isin(rows * width + columns, self.rows * width + self.columns))
+        return labels.with_entries(~np.isin(_cells(rows, columns), _cells(self.rows, self.columns)))
 
     def put_into(self, labels: Labels) -> Labels:
         """Return the labels with the answers instead of what they say."""
@@ -66,13 +72,17 @@ class Answered:
             splits=labels.splits,
         )
 
-    def unlearned(self, held_out: Whole) -> Answered:
-        """Return those that a model cannot have learned: not in its label file, or of images held out.
+    def unlearned(self, held_out: Whole, learned: Answered | None = None) -> Answered:
+        """Return those that a model cannot have learned, unless they contradict the file.
 
-        An answer that contradicts the file says as much about the file, or about the question, as about
-        labels with such scores. It is left out.
+        They are neither in its label file nor among the answers that it has ``learned``, or are of images
+        held out. An answer that contradicts the file says as much about the file, or about the question, as
+        about labels with such scores. It is left out.
         """
-        kept = (self.given == 0) | (np.isin(self.rows, held_out) & ~self.against)
+        new = self.given == 0
+        if learned is not None:
+            new &= ~np.isin(_cells(self.rows, self.columns), _cells(learned.rows, learned.columns))
+        kept = new | (np.isin(self.rows, held_out) & ~self.against)
         return Answered(self.rows[kept], self.columns[kept], self.values[kept], self.given[kept])
 
     @property
@@ -91,5 +101,43 @@ class Answered:
         said, given = (_WORDS[int(value)] for value in (self.values[first], self.given[first]))
         return [
             f"{len(places):,} of {len(self.rows):,} answers contradict the label file, such as {name}, "
-            f"{label}: answered {said}, in the file {given}; they replace it and calibrate nothing"
+            f"{label}: answered {said}, in the file {given}; they replace it"
         ]
+
+
+def _cells(rows: Whole, columns: Whole) -> Whole:
+    """Return one number for each label, whatever its image and class."""
+    return (rows << 32) | columns
+
+
+def about(answers: Labels, images: pa.Array, classes: tuple[str, ...]) -> Labels:
+    """Return the answers about these images and classes, by their names; other images are left out.
+
+    >>> said = Labels.from_dense([[1, -1], [0, 1]], classes=["cat", "yak"], images=["a", "b"])
+    >>> about(said, pa.array(["b", "a"]), ("dog", "cat"))
+    Labels(1 images, 2 classes, 1 present, 0 absent)
+    """
+    found = answers[np.asarray(pc.is_in(answers.images, value_set=images))].with_classes(classes)
+    return replace(found[np.flatnonzero(np.diff(found.offsets))], splits=None)
+
+
+def joined(earlier: Labels | None, later: Labels | None) -> Labels | None:
+    """Return all answers; of two about the same label, the later one."""
+    if earlier is None or later is None:
+        return later if earlier is None else earlier
+    kept = Answered.among(earlier, later).taken_out_of(earlier)
+    return join([Part("earlier answers", kept), Part("answers", later)]).labels
+
+
+def learned_by(run: str | Path) -> Labels | None:
+    """Return the answers that a run has learned as labels; None if it was given none."""
+    folder = RunFolder.open(run)
+    wanted = folder.data().answers
+    if not wanted:
+        return None
+    if not folder.learned_file.is_file():
+        raise InputError(f"{folder.learned_file}: is missing; the run was given answers and began with them")
+    found = Labels.load(folder.learned_file)
+    if found.fingerprint() != wanted:
+        raise InputError(f"{folder.learned_file}: are not the answers that the run was given")
+    return found
