@@ -116,7 +116,7 @@ def test_a_claim_that_was_checked_can_be_checked_again(number):
     """And its commands are such that they can be begun."""
     _, claim = LISTED[number]
     assert claim.commands or claim.verdict in (UNCHECKED, NOTHING)
-    assert claim.why
+    assert claim.ours
     for command in commands(claim, "data", "out"):
         program, *words = shlex.split(command)
         if program == "tertium":
