@@ -277,6 +277,17 @@ def test_a_whole_network_is_kept_as_late_as_images_allow(photos, monkeypatch, pr
     assert outcome.summary["best_epoch"] == kept
 
 
+@pytest.mark.parametrize(
+    ("head", "kept"), [([0.3, -0.2, 0.3, -0.2], "whole"), ([0.3, 0.2, 0.3, 0.2], "head")]
+)
+def test_the_head_alone_is_kept_only_if_it_is_clearly_better(photos, monkeypatch, head, kept):
+    judgements = iter([np.zeros(4), np.array(head)])  # of the one epoch of the whole network, and of the head
+    monkeypatch.setattr(session, "contributions", lambda *_: next(judgements))
+    config = {"protocol": "linear_init", "head.epochs": 1, "whole.epochs": 1, "image_size": 32}
+    outcome = train(photos / "labels.csv", photos, method="negative", expected_map=False, config=config)
+    assert outcome.summary["phase"] == kept
+
+
 @pytest.mark.slow
 def test_training_everything_gains_on_photographs():
     """Few photographs, far from those that the backbone was trained on."""

@@ -332,7 +332,8 @@ class Session:
         assert whole.judge is not None
         before = self._validate(self.head_parts[1], by_image=True)(head.model, whole.judge)
         gain = whole.kept.gain(before)
-        if gain is not None and gain.mean < 0:
+        # Few known labels judge both: as among epochs, what was trained longer is kept unless clearly worse.
+        if gain is not None and gain.mean < -gain.error:
             self._say("the head alone did better than after training everything: it is kept")
             return self._finish("head", head, self.head_parts[1])
         return self._finish("whole", whole, self.validation)
