@@ -499,6 +499,17 @@ def test_the_command(work, tmp_path, tertium):
     assert 'did you mean "random"' in errors
 
 
+def test_full_labels_may_be_a_column(work, tmp_path, tertium):
+    """The ceiling has figures in that column alone."""
+    words = ("compare", "--labels", work.labels, "--unlisted", "absent", "--features", work.features)
+    code, text, errors = tertium(
+        *(*words, "--methods", "negative", "--schemes", "full,random:0.5", "--seeds", 1, "--jobs", 1),
+        *("--out", tmp_path / "results", "epochs=1"),
+    )
+    assert code == 0, errors
+    assert "| `bce` | " in (tmp_path / "results" / "table.md").read_text()
+
+
 def test_groups_are_fifths_of_the_classes_by_known_labels(tmp_path, rng):
     """Recomputed class by class from the file of classes."""
     features = rng.normal(size=(200, 10)).astype(np.float32)

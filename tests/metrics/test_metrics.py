@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import spearmanr
@@ -77,7 +77,7 @@ def test_average_precision_is_scikit_learns_with_heavy_ties(problem, floor):
     np.testing.assert_array_equal(dense, sparse)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(anything), floors, st.randoms(use_true_random=False))
 def test_order_of_rows_and_classes_does_not_matter(problem, floor, random):
     scores, labels = problem
