@@ -502,7 +502,7 @@ def test_the_command(work, tmp_path, tertium):
 def test_full_labels_may_be_a_column(work, tmp_path, tertium):
     """The ceiling has figures in that column alone."""
     words = ("compare", "--labels", work.labels, "--unlisted", "absent", "--features", work.features)
-    code, text, errors = tertium(
+    code, _, errors = tertium(
         *(*words, "--methods", "negative", "--schemes", "full,random:0.5", "--seeds", 1, "--jobs", 1),
         *("--out", tmp_path / "results", "epochs=1"),
     )
