@@ -177,6 +177,16 @@ def test_rows_move_by_the_gradient_over_its_root_mean_square(rng):
         torch.testing.assert_close(found, torch.tensor(estimates), atol=1e-3, rtol=1e-4)
 
 
+def test_a_whole_network_with_smoothed_targets_starts_where_its_loss_rests(rng):
+    labels, method = labels_of(rng, 60, 5), make("an_ls", {})
+    run = make_run(labels)
+    observed = method.starting_rate(run)
+    run.whole = True
+    share = (run.labels.dense() > 0).mean(axis=0)
+    np.testing.assert_allclose(method.starting_rate(run), 0.1 + 0.8 * share, atol=0.02)
+    np.testing.assert_allclose(observed, share, atol=0.02)
+
+
 @pytest.mark.parametrize(("optimizer", "times"), [("rows", 0.3), ("dense", 1.0)])
 def test_estimates_of_a_whole_network_move_as_those_of_a_head(rng, optimizer, times):
     """Its rates are three times as high; the authors' own optimizer is as they have it."""

@@ -22,6 +22,7 @@ from tertium.labels import Labels
 from tertium.methods.base import Method, Run, observed_rate
 from tertium.methods.baselines import require_full
 from tertium.methods.losses.known import agreement, assumed_bce, known_bce_and_scores
+from tertium.methods.starts import rest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +60,10 @@ class AnLs(Method):
         The figures are in docs/readings.md (``python -m bench.readings DATA starts``).
         """
         return observed_rate(labels)
+
+    def starting_rate(self, run: Run) -> npt.NDArray[np.float64]:
+        """Where the loss rests if a network is trained: it would give up its features to get there."""
+        return rest(self, run.labels) if run.whole else self.initial_rate(run.labels)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries against 1 − s on the known positives, s elsewhere."""
