@@ -1,6 +1,6 @@
 """Pictures of runs that are kept: python -m bench.pictures FOLDER writes rivals.svg and memorisation.svg.
 
-Nothing is trained. `bench.tuned` and `bench.whole` make the runs.
+Nothing is trained. `bench.tuned` and `bench.whole` make the runs; without any, there is no picture of them.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def _curves(axes: Axes, runs: dict[str, Figures], name: str) -> None:
 
 def main(folder: Path) -> None:
     with drawing():
-        drawn = {
-            "rivals": rivals(Tuned(Evidence(FILE)), SCHEMES.split(",")),
-            "memorisation": memorisation(Tables(opened()), "coco", "long"),
-        }
+        drawn = {"rivals": rivals(Tuned(Evidence(FILE)), SCHEMES.split(","))}
+        tables = Tables(opened())
+        if tables.found("coco", "single_positive", LARGE[0], "long"):
+            drawn["memorisation"] = memorisation(tables, "coco", "long")
         for name, figure in drawn.items():
             figure.savefig(folder / f"{name}.svg", facecolor=PAPER, metadata={"Date": None})
 
