@@ -151,6 +151,7 @@ def make_run(labels: torch.Tensor) -> Any:
         epochs=10,
         lr=3e-4,
         labels=known,
+        unasked=known,
         state=SampleState(*known.shape),
         scratch={},
         frequencies=None,

@@ -82,6 +82,7 @@ def run_of(labels: Labels, folder: Path) -> Any:
         epoch=2,
         epochs=10,
         lr=3e-4,
+        whole=False,
         labels=labels,
         # Compact also where few images would not need it: the two speeds differ by the files alone.
         state=SampleState(*labels.shape, folder=folder, compact=True),
