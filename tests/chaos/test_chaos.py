@@ -17,6 +17,7 @@ def chaos(*words):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_for_a_short_while():
     code, said = chaos("--seed", 0, "--seconds", 12)
     assert code == 0, said
