@@ -60,7 +60,7 @@ def memorisation(tables: Tables, data: str, way: str) -> Figure:
     shown = (*KINDS, "tests")
     runs = {method: tables.found(data, "single_positive", method, way) for method in LARGE}
     for axes, name in zip(figure.subplots(1, len(shown)), shown, strict=True):
-        _curves(axes, {method: found[0] for method, found in runs.items() if found}, name)
+        _curves(axes, {method: found[0] for method, found in runs.items() if 0 in found}, name)
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(LARGE))
     return figure

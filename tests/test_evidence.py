@@ -92,30 +92,33 @@ def photographs(tmp_path):
 
 
 def test_whole_networks_are_trained_once(photographs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(whole, "SIZE", 32)
     monkeypatch.setitem(whole.WAYS, "finetune", {"protocol": "finetune", "whole.epochs": 2})
     options = argparse.Namespace(
         seeds=1, ways=["linear", "finetune"], data=["ucmerced"], schemes=["single_positive"], methods=["ll_r"]
     )
     evidence = Evidence(tmp_path / "whole.csv", whole.KEYS, whole.NUMBERS, whole.SERIES)
-    whole.run(evidence, photographs, whole.tasks(options), 32, minutes=9)
+    whole.run(evidence, photographs, whole.tasks(options), minutes=9)
     again = Evidence(evidence.path, whole.KEYS, whole.NUMBERS, whole.SERIES)
     trained = again.get("ucmerced", "single_positive", "ll_r", "finetune", 0)
     assert (len(trained["tests"]), len(trained["false_negative"]), trained["whole"]) == (2, 2, 1)
     assert 0 < trained["score"] <= 1
     assert again.get("ucmerced", "single_positive", "ll_r", "linear", 0)["tests"] == []
     monkeypatch.setattr(whole, "measured", lambda *_: pytest.fail("trained again"))
-    whole.run(again, photographs, whole.tasks(options), 32, minutes=9)
+    whole.run(again, photographs, whole.tasks(options), minutes=9)
     assert "`ll_r`" in whole.Tables(again).ways("ucmerced", "single_positive")
 
 
 def test_gains_are_those_of_the_same_seed(tmp_path):
     evidence = Evidence(tmp_path / "whole.csv", whole.KEYS, whole.NUMBERS, whole.SERIES)
+    evidence.add(("coco", "single_positive", "ll_ct", "finetune", 1), {"score": 0.25, "tests": [0.25]})
     for seed, own, other in ((0, 0.5, 0.25), (1, 0.75, 0.5)):
         for name, score in (("ll_r", own), ("negative", other)):
             key = ("coco", "single_positive", name, "finetune", seed)
             evidence.add(key, {"score": score, "tests": [0.1, score - 0.125]})
     tables = whole.Tables(evidence)
     assert tables.gain("coco", "single_positive", "ll_r", "finetune", last=True) == [25.0, 25.0]
+    assert tables.gain("coco", "single_positive", "ll_ct", "finetune", last=False) == [-25.0]  # of seed 1
     told = tables.gains("coco").splitlines()
     assert "| `negative` |  |  | 37.5 ± 12.5 | 25.0 ± 12.5 |  |  |" in told
     assert "| `ll_r`, ahead by |  |  | +25.0 ± 0.0 | +25.0 ± 0.0 |  |  |" in told

@@ -301,3 +301,11 @@ def test_wrong_answers_are_refused_in_one_sentence(world, tmp_path, tertium):
     assert code == 2
     assert "goes on with what the run began with" in err
     assert not (tmp_path / "run").exists()
+
+
+def test_labels_given_as_answers_are_refused(world):
+    """Then nothing shows how they were annotated."""
+    folder, labels, _, _ = world
+    with pytest.raises(InputError, match="every known label is among the answers"):
+        train(labels, features=folder / "x.npy", answers=labels, **QUICK)
+    train(labels, features=folder / "x.npy", answers=labels, method="negative", **QUICK)  # does not ask

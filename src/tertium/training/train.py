@@ -124,6 +124,11 @@ def train(
     _note_copies(training, validation, progress)
     _note_untaught(training, validation, progress)
     chosen, settings = _resolve(method, values)
+    if chosen.models_annotation and learned is not None and not training.unasked.known:
+        raise InputError(
+            f'every known label is among the answers, and "{chosen.name}" learns from the others how labels '
+            "were annotated: give as answers only what people were asked about"
+        )
     chosen.check(training.unasked if chosen.models_annotation else training.labels)
     settings = settings.resolved(len(training.labels))
     record = {"truth": full, "watch": watch, "expected_map": expected_map, "net": net}
