@@ -1,5 +1,6 @@
 """Trivial mistakes are answered before torch is loaded, which takes seconds."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -139,7 +140,14 @@ def test_methods_of_other_packages_are_left_to_them(monkeypatch):
     assert declared("theirs", {}) is None
 
 
-def test_a_method_of_the_caller_is_found_by_name(rng):
+@pytest.fixture
+def forgotten():
+    """Let a class of the test go with it, so that no other test finds it."""
+    yield
+    gc.collect()
+
+
+def test_a_method_of_the_caller_is_found_by_name(rng, forgotten):
     @dataclass(frozen=True)
     class Own(methods.find("negative")):
         """The caller's own."""
@@ -149,3 +157,21 @@ def test_a_method_of_the_caller_is_found_by_name(rng):
     labels = Labels.from_dense(np.where(rng.random((30, 2)) < 0.5, 1, -1))
     outcome = train(labels, features=rng.normal(size=(30, 4)), method="own_of_this_test", epochs=1)
     assert outcome.summary["method"] == "own_of_this_test"
+    assert Own.aliases == ()
+    assert methods.find("an").name == "negative"  # not the caller's, although it is made of it
+
+
+def test_an_alias_of_ours_stays_ours(forgotten):
+    @dataclass(frozen=True)
+    class Own(methods.find("ignore")):
+        """The caller's own."""
+
+        name = "zz_own_of_this_test"
+        aliases = ("pal", "zz")
+
+    assert methods.find("zz") is Own
+    assert methods.find("pal").name == "pseudo"
+
+
+def test_and_is_gone_afterwards():
+    assert not [name for name in methods.available() if name.endswith("own_of_this_test")]

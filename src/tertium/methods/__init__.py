@@ -58,7 +58,8 @@ def find(name: str) -> type[Method]:
     'negative'
     """
     methods = available()
-    by_alias = {alias: kind for kind in methods.values() for alias in kind.aliases}
+    kinds = [*methods.values(), *_own().values()]  # ours come last: nobody else takes their aliases
+    by_alias = {alias: kind for kind in kinds for alias in kind.aliases}
     found = methods.get(name) or by_alias.get(name)
     if found is None and name in broken():
         raise InputError(broken()[name])

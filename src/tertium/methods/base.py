@@ -83,6 +83,11 @@ class Method:
     paper: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
 
+    def __init_subclass__(cls) -> None:
+        """Give aliases to the class that lists them alone: a method made of another is not that other."""
+        super().__init_subclass__()
+        cls.aliases = vars(cls).get("aliases", ())
+
     @property
     def alone(self) -> str:
         """Why one process and several learn differently from the same batches; empty if they do not."""

@@ -75,7 +75,6 @@ class BceLs(AnLs):
     """Binary cross-entropy on full labels with smoothed targets."""
 
     name: ClassVar[str] = "bce_ls"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     def check(self, labels: Labels) -> None:
         """Refuse labels that are not all known."""

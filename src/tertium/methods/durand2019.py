@@ -54,7 +54,6 @@ class Curriculum(WeightedIgnore):
     rounds: int = 3
     confidence: float = 2.0
     name: ClassVar[str] = "curriculum"
-    aliases: ClassVar[tuple[str, ...]] = ()
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """Where the known labels rest: in the first round there are no others."""

@@ -205,7 +205,6 @@ class SoftExposureLabels(SoftExposure):
     """
 
     name: ClassVar[str] = "se_l"
-    aliases: ClassVar[tuple[str, ...]] = ()
     by_images: ClassVar[bool] = False
 
     def check(self, labels: Labels) -> None:
@@ -218,7 +217,6 @@ class SoftExposureImages(SoftExposure):
     """Like soft_exposure, judging by the labels of the nearest images only."""
 
     name: ClassVar[str] = "se_i"
-    aliases: ClassVar[tuple[str, ...]] = ()
     by_labels: ClassVar[bool] = False
 
 

@@ -14,18 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tertium.annotation.answered import Answered, about, learned_by
 from tertium.annotation.frequencies import Frequencies, estimate, propensities
 from tertium.config import Settings, settings_from
-from tertium.data.coverage import unused_files
-from tertium.data.feature_files import feature_names, load_features
-from tertium.data.identity import contents
-from tertium.data.in_memory import count_images
-from tertium.data.inputs import Features, Images, open_inputs
-from tertium.data.likeness import Taught
+from tertium.data.inputs import Features, Images
 from tertium.data.pictures import damaged
 from tertium.data.sources.opening import is_place, open_source
 from tertium.errors import InputError, LostProcess, some
@@ -34,11 +27,21 @@ from tertium.labels import Labels
 from tertium.labels.describe import setting_of_training
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import LabelFile, Unlisted
-from tertium.labels.splits import TRAIN, VALIDATION, divide
 from tertium.processes import rank, world
 from tertium.progress import Progress
-from tertium.runs import RunData, RunFolder
+from tertium.runs import RunFolder
 from tertium.training.declared import declared
+from tertium.training.parts import (
+    describe,
+    divide_parts,
+    fingerprints,
+    near_copies,
+    note_copies,
+    note_untaught,
+    note_unused,
+    taught_by,
+    with_answers,
+)
 from tertium.training.recipes import expanded
 from tertium.training.tracking import check_installed
 
@@ -95,10 +98,7 @@ def train(
     """
     net, values = _given_network({**(config or {}), **overrides})
     settings = _checked(method, values)
-    if isinstance(labels, str | Path):
-        labels = LabelFile(Path(labels))
-    if isinstance(labels, LabelFile):
-        labels = labels.pinned()
+    labels = _pinned(labels)
     if isinstance(images, str):
         images = pinned(images)
     check_installed(settings.trackers())
@@ -106,39 +106,32 @@ def train(
         raise InputError("log needs a run folder: give out too")
     if out is not None:
         RunFolder.check_free(Path(out), overwrite=overwrite)
-        given = [place_of(labels), place_of(answers), images, features, truth, settings.weights]
-        _keep_inside(Path(out), given)
+        _keep_inside(
+            Path(out), [place_of(labels), place_of(answers), images, features, truth, settings.weights]
+        )
     full = _truth(truth)
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
     said = _answers(answers, everything, progress)
     place = _place(images)
     if is_place(images):
         images = open_source(images)
-    if progress is not None and is_place(images):
-        unused = unused_files(images, everything.images.to_pylist())
-        if unused is not None:
-            progress.note(f"Note: {unused}.")
+        note_unused(images, everything, progress)
     left_out = _damaged(images, everything, progress) if skip_damaged else []
-    training, validation = _divide(everything.without(left_out), images, features, settings, progress)
-    training, validation, learned = _with_answers(training, validation, said, progress)
-    _note_copies(training, validation, progress)
-    _note_untaught(training, validation, progress)
+    training, validation = divide_parts(everything.without(left_out), images, features, settings, progress)
+    training, validation, learned = with_answers(training, validation, said, progress)
+    note_copies(training, validation, progress)
+    note_untaught(training, validation, progress)
     chosen, settings = _resolve(method, values)
-    if chosen.models_annotation and learned is not None and not training.unasked.known:
-        raise InputError(
-            f'every known label is among the answers, and "{chosen.name}" learns from the others how labels '
-            "were annotated: give as answers only what people were asked about"
-        )
-    chosen.check(training.unasked if chosen.models_annotation else training.labels)
+    _check_method(chosen, training)
     settings = settings.resolved(len(training.labels))
     record = {"truth": full, "watch": watch, "expected_map": expected_map, "net": net}
     if out is not None:
-        record["taught"] = _taught(training, progress)
-        record["near"] = _near(record["taught"], training, validation, progress)
+        record["taught"] = taught_by(training, progress)
+        record["near"] = near_copies(record["taught"], training, validation, progress)
     with _session(settings, chosen, training, validation, progress, **record) as session:
         if out is not None:
             data = dataclasses.replace(
-                _describe(training, validation, session.truth),
+                describe(training, validation, session.truth),
                 labels=place_of(labels),
                 reading=labels.options() if isinstance(labels, LabelFile) else {},
                 unlisted=unlisted,
@@ -148,9 +141,7 @@ def train(
                 features=_place(features),
                 truth=_place(truth),
                 scheme=scheme,
-                setting=setting_of_training(
-                    Answered.among(everything, said).taken_out_of(everything)
-                )._asdict(),
+                setting=setting_of_training(_unasked(everything, said))._asdict(),
                 answers=None if learned is None else learned.fingerprint(),
             )
             session.create_folder(Path(out), data, learned, overwrite=overwrite)
@@ -192,14 +183,14 @@ def resume(
         labels = labels.without(data.left_out)
     if images is None and features is None:
         images, features = data.images, data.features
-    training, validation = _divide(labels, images, features, settings, progress, data.validation)
+    training, validation = divide_parts(labels, images, features, settings, progress, data.validation)
     said = learned_by(run)
     training, validation = training.with_answers(said), validation.with_answers(said)
-    for key, now in _fingerprints(training, validation).items():
+    for key, now in fingerprints(training, validation).items():
         if getattr(data, key) != now:
             raise InputError(f"{run}: the {key.replace('_', ' ')} are not those that the run began with")
-    taught = _taught(training, progress)
-    near = _near(taught, training, validation, progress)
+    taught = taught_by(training, progress)
+    near = near_copies(taught, training, validation, progress)
     record = {"truth": _truth(data.truth), "net": backbone, "taught": taught, "near": near}
     with _session(settings, chosen, training, validation, progress, **record) as session:
         session.take_up(folder)
@@ -233,8 +224,8 @@ def class_frequencies(
     chosen, settings = _resolve(method, {"validation": 0.0, **overrides})
     everything = open_labels(labels, unlisted=unlisted, classes=classes, progress=progress)
     said = _answers(answers, everything, progress)
-    everything = Answered.among(everything, said).taken_out_of(everything)
-    training, validation = _divide(everything, images, features, settings, progress)
+    everything = _unasked(everything, said)
+    training, validation = divide_parts(everything, images, features, settings, progress)
     chosen.check(training.labels)
     settings = settings.resolved(len(training.labels))
     with _session(settings, chosen, training, validation, progress) as session:
@@ -244,6 +235,13 @@ def class_frequencies(
         rate = session.predictions(Ignore()).mean(axis=0, dtype=np.float64)
         present, absent = propensities(training.labels, rate)
         return training.labels, Frequencies(rate, rate, rate, present, absent, 0.0)
+
+
+def _pinned(labels: Source) -> Source:
+    """Return labels that are read from one revision of a file, now and when the run goes on."""
+    if isinstance(labels, str | Path):
+        labels = LabelFile(Path(labels))
+    return labels.pinned() if isinstance(labels, LabelFile) else labels
 
 
 def _keep_inside(out: Path, inputs: Sequence[object]) -> None:
@@ -278,23 +276,22 @@ def _answers(answers: Source | None, labels: Labels, progress: Progress | None) 
     return found
 
 
-def _with_answers(
-    training: Part, validation: Part, answers: Labels | None, progress: Progress | None
-) -> tuple[Part, Part, Labels | None]:
-    """Put the answers into both parts; return also those that are about their images."""
-    if answers is None:
-        return training, validation, None
-    images = pa.concat_arrays([part.labels.images for part in (training, validation)])
-    used = about(answers, images, training.labels.classes)
-    if not used.known:
-        raise InputError("none of the answers is about an image that is trained or validated on")
-    if progress is not None:
-        unused = answers.known - used.known
-        rest = f"; {unused:,} others are about images that are not used" if unused else ""
-        progress.note(
-            f"{used.known:,} answers are learned, and not taken as a sign of how labels were annotated{rest}"
+def _unasked(labels: Labels, answers: Labels | None) -> Labels:
+    """Return the labels that nobody was asked about."""
+    return Answered.among(labels, answers).taken_out_of(labels)
+
+
+def _check_method(method: Method, training: Part) -> None:
+    """Raise `InputError` if the method cannot learn from these labels."""
+    if not method.models_annotation:
+        method.check(training.labels)
+        return
+    if training.labels.known and not training.unasked.known:
+        raise InputError(
+            f'every known label is among the answers, and "{method.name}" learns from the others how labels '
+            "were annotated: give as answers only what people were asked about"
         )
-    return training.with_answers(used), validation.with_answers(used), used
+    method.check(training.unasked)
 
 
 def _truth(given: Labels | str | Path | None) -> Labels | None:
@@ -389,141 +386,6 @@ def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, S
     return chosen, settings_from(full)
 
 
-def _divide(
-    labels: Labels,
-    images: Images | None,
-    features: Features | None,
-    settings: Settings,
-    progress: Progress | None,
-    validation: Sequence[str] = (),
-) -> tuple[Part, Part]:
-    """Return the training and the validation part: the file's own splits, or by the names of the images.
-
-    A run that goes on keeps the ``validation`` images that it began with.
-    """
-    if (images is None) == (features is None):
-        raise InputError("give either images or features")
-    if labels.split_names():
-        rows = labels.rows_in(TRAIN)
-        held_out = labels.rows_in(VALIDATION) if labels.has_split(VALIDATION) else rows[:0]
-        used = np.sort(np.concatenate([rows, held_out]))
-    else:
-        rows = used = np.arange(len(labels))
-        held_out = rows[:0]
-    if not rows.size:
-        raise InputError("there are no images to train on")
-    # An array of inputs has a row for every image of the file, or for every image of the parts used.
-    if _rows(images, features) == len(labels):
-        used = np.arange(len(labels))
-    part = labels[used]
-    inputs = open_inputs(images, features, part.images.to_pylist())
-    from tertium.training.session import Part  # loads torch: now that nothing trivial is wrong
-
-    source = Part(part, inputs, contents(inputs, progress))
-    rows, held_out = np.searchsorted(used, rows), np.searchsorted(used, held_out)
-    if not held_out.size and settings.validation and len(rows) > 1:
-        names = source.labels.images.take(rows)
-        if validation:
-            kept = np.asarray(pc.is_in(names, value_set=pa.array(validation, pa.string())))
-            first, second = np.flatnonzero(~kept), np.flatnonzero(kept)
-        else:
-            # Features of different images may well be the same; image files are not.
-            same = None if inputs.pictures is None else source.contents[rows]
-            first, second = divide(names, settings.validation, settings.seed, same)
-        rows, held_out = rows[first], rows[second]
-    return source.select(rows), source.select(held_out)
-
-
-def _note_copies(training: Part, validation: Part, progress: Progress | None) -> None:
-    """Say how many images stand under several names, and how many validate what they have taught."""
-    if progress is None or training.inputs.pictures is None:
-        return
-    every = np.concatenate([training.contents, validation.contents])
-    copies = len(every) - len(np.unique(every))
-    shared = int(np.isin(validation.contents, training.contents).sum())
-    if shared:
-        progress.note(
-            f"Note: {shared:,} of {len(validation.contents):,} validation images are copies of training "
-            "images: the validation figures flatter."
-        )
-    elif copies:
-        progress.note(f"Note: {copies:,} images are copies of others; all copies of one validate, or none.")
-
-
-def _taught(training: Part, progress: Progress | None) -> Taught | None:
-    """Look at the training images, so that near copies of them are found."""
-    pictures = training.inputs.pictures
-    return None if pictures is None else Taught.of(pictures, training.labels.images.to_pylist(), progress)
-
-
-def _near(
-    taught: Taught | None, training: Part, validation: Part, progress: Progress | None
-) -> list[tuple[str, str, float]]:
-    """Return the validation images that look nearly the same as training images, and say how many."""
-    pictures = validation.inputs.pictures
-    if taught is None or pictures is None or not len(validation.labels):
-        return []
-    others = np.flatnonzero(~np.isin(validation.contents, training.contents))  # copies are said apart
-    names = validation.labels.images.take(others).to_pylist()
-    found = taught.like(pictures.select(others), names, progress)
-    if found and progress is not None:
-        shown = some([f"{image} and {like}" for image, like, _ in found])
-        progress.note(
-            f"Note: {len(found):,} of {len(validation.labels):,} validation images look nearly the same as "
-            f"training images ({shown}): the validation figures flatter. summary.json lists them."
-        )
-    return found
-
-
-def _note_untaught(training: Part, validation: Part, progress: Progress | None) -> None:
-    """Say which classes have all their known positives among the validation images."""
-    only = np.flatnonzero((validation.labels.class_counts[0] > 0) & (training.labels.class_counts[0] == 0))
-    if progress is None or not only.size:
-        return
-    what = "1 class is" if only.size == 1 else f"{only.size:,} classes are"
-    progress.note(
-        f"Note: {what} known present in validation images alone, so that training sees no example: "
-        f"{some([training.labels.classes[number] for number in only])}. Another seed, or a split column in "
-        "the label file, divides the images in another way."
-    )
-
-
-def _rows(images: Images | None, features: Features | None) -> int | None:
-    """Return how many rows an array of inputs has; a folder has names instead, and so may a file."""
-    if isinstance(features, str | Path):
-        return None if feature_names(features) is not None else len(load_features(features))
-    if features is not None:
-        return len(features)
-    return None if images is None or is_place(images) else count_images(images)
-
-
 def _place(given: Any) -> str | None:
     """Return the path of what was given as a file or a folder."""
     return str(given) if isinstance(given, str | Path) else None
-
-
-def _describe(training: Part, validation: Part, truth: Labels | None) -> RunData:
-    from tertium.training.memorisation import true_counts
-
-    counts = dict(zip(("present", "absent"), training.labels.class_counts, strict=True))
-    if truth is not None:
-        counts["true"] = true_counts(training.labels, truth)
-    return RunData(
-        training_images=len(training.labels),
-        validation_images=len(validation.labels),
-        validation=validation.labels.images.to_pylist(),
-        classes={
-            name: {kind: int(column[number]) for kind, column in counts.items()}
-            for number, name in enumerate(training.labels.classes)
-        },
-        **_fingerprints(training, validation),
-    )
-
-
-def _fingerprints(training: Part, validation: Part) -> dict[str, Any]:
-    """Tell apart the data of two runs."""
-    return {
-        f"{name}_{kind}": value
-        for name, part in (("training", training), ("validation", validation))
-        for kind, value in (("labels", part.labels.fingerprint()), ("inputs", part.inputs.fingerprint()))
-    }
