@@ -7,7 +7,7 @@ after the last one. ``theirs`` is ``finetune`` as the papers have it (``recipe=k
 constant rate, the epoch chosen on true labels), ``long`` three times as many epochs: what is memorised in
 them. Runs are kept in bench/evidence/whole.csv: the same command goes on. ``--minutes`` ends it early,
 ``--show`` only prints what is there. ``--data coco-training`` holds out training photographs and leaves test
-images alone.
+images alone, to choose settings by: with ``--settings`` each run is printed, and none is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from bench import ucmerced
 from bench.ablation import EXPECTED, row
 from bench.cells import EVIDENCE, Evidence, Figures, one_thread
 from tertium.comparing import Row, rows_from
+from tertium.config import parse_overrides
 from tertium.labels import Labels
 from tertium.labels.readers import read_labels
 from tertium.models.classifier import Classifier
@@ -153,7 +154,7 @@ class Photographs:
         return trained.evaluate(self.test, self.pixels).map_c
 
 
-def measured(photographs: Photographs, task: Task, chosen: Row) -> Figures:
+def measured(photographs: Photographs, task: Task, chosen: Row, settings: Mapping[str, str]) -> Figures:
     """Train, and return the figures; none where the method cannot learn from such labels."""
     known = parse(task.scheme).apply(photographs.training, task.seed)
     if not ucmerced.fits(chosen, known):
@@ -172,7 +173,10 @@ def measured(photographs: Photographs, task: Task, chosen: Row) -> Figures:
         truth=photographs.training,
         watch=tested,
         expected_map=False,
-        config={"seed": task.seed, "image_size": SIZE, "workers": 0, **WAYS[task.way], **chosen.given},
+        config={"seed": task.seed, "image_size": SIZE, "workers": 0}
+        | WAYS[task.way]
+        | chosen.given
+        | dict(settings),
     )
     return figures(outcome) | {
         "score": photographs.score(outcome.trained),
@@ -196,19 +200,21 @@ def figures(outcome: Outcome) -> Figures:
     }
 
 
-def run(evidence: Evidence, shared: Path, planned: Iterator[Task], minutes: float) -> None:
-    end = time.monotonic() + 60 * minutes
+def run(evidence: Evidence, options: argparse.Namespace) -> None:
+    end = time.monotonic() + 60 * options.minutes
+    settings = parse_overrides(options.settings)
     sets: dict[str, Photographs] = {}
-    for task in planned:
-        if evidence.get(*task) is not None:
+    for task in tasks(options):
+        if not settings and evidence.get(*task) is not None:
             continue
         if time.monotonic() > end:
             print("the time is up", file=sys.stderr)
             return
-        photographs = sets.setdefault(task.data, Photographs(shared, task.data))
+        photographs = sets.setdefault(task.data, Photographs(options.shared, task.data))
         (chosen,) = rows_from(task.row)
-        found = measured(photographs, task, chosen)
-        evidence.add(task, found)
+        found = measured(photographs, task, chosen, settings)
+        if not settings:
+            evidence.add(task, found)
         told = " ".join(f"{100 * score:.1f}" for score in found.get("tests", []))
         print(*task, found.get("score"), told, found.get("seconds"), file=sys.stderr, flush=True)
 
@@ -314,13 +320,15 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--settings", nargs="+", default=(), metavar="KEY=VALUE", help="tried, not kept")
     parser.add_argument("--show", action="store_true", help="train nothing")
     options = parser.parse_args()
     one_thread()
     evidence = opened()
     if not options.show:
-        run(evidence, options.shared, tasks(options), options.minutes)
-    show(evidence, options)
+        run(evidence, options)
+    if not options.settings:
+        show(evidence, options)
 
 
 if __name__ == "__main__":

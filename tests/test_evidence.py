@@ -95,17 +95,30 @@ def test_whole_networks_are_trained_once(photographs, tmp_path, monkeypatch, cap
     monkeypatch.setattr(whole, "SIZE", 32)
     monkeypatch.setitem(whole.WAYS, "finetune", {"protocol": "finetune", "whole.epochs": 2})
     options = argparse.Namespace(
-        seeds=1, ways=["linear", "finetune"], data=["ucmerced"], schemes=["single_positive"], methods=["ll_r"]
+        shared=photographs,
+        seeds=1,
+        ways=["linear", "finetune"],
+        data=["ucmerced"],
+        schemes=["single_positive"],
+        methods=["ll_r"],
+        minutes=9,
+        settings=(),
     )
     evidence = Evidence(tmp_path / "whole.csv", whole.KEYS, whole.NUMBERS, whole.SERIES)
-    whole.run(evidence, photographs, whole.tasks(options), minutes=9)
+    whole.run(evidence, options)
     again = Evidence(evidence.path, whole.KEYS, whole.NUMBERS, whole.SERIES)
     trained = again.get("ucmerced", "single_positive", "ll_r", "finetune", 0)
     assert (len(trained["tests"]), len(trained["false_negative"]), trained["whole"]) == (2, 2, 1)
     assert 0 < trained["score"] <= 1
     assert again.get("ucmerced", "single_positive", "ll_r", "linear", 0)["tests"] == []
     monkeypatch.setattr(whole, "measured", lambda *_: pytest.fail("trained again"))
-    whole.run(again, photographs, whole.tasks(options), minutes=9)
+    whole.run(again, options)
+    kept = evidence.path.read_bytes()
+    monkeypatch.setattr(whole, "measured", lambda *given: {"score": float(given[-1]["whole.lr"])})
+    options.settings = ["whole.lr=0.5"]
+    whole.run(again, options)  # settings that are tried leave no trace
+    assert evidence.path.read_bytes() == kept
+    assert capsys.readouterr().err.count(" 0.5 ") == 2
     assert "`ll_r`" in whole.Tables(again).ways("ucmerced", "single_positive")
 
 

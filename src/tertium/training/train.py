@@ -364,7 +364,7 @@ def _checked(method: str | Method, values: Mapping[str, Any]) -> Settings:
     values = expanded(values, name if isinstance(name, str) else name.name)
     loaded = "tertium.methods" in sys.modules  # then it may also know classes of the caller's own
     own = declared(name, values) if isinstance(name, str) and not loaded else None
-    if own is None:
+    if own is None or {*own.parameters} & {*values}:  # what a parameter may be, only the method's class knows
         return _resolve(method, values)[1]
     return settings_from({**values, "method": own.name}, own.parameters)
 
