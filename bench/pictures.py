@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from bench.cells import Evidence, Figures
 from bench.tuned import FILE, METHODS, Tuned
@@ -71,16 +72,21 @@ def _curves(axes: Axes, runs: dict[str, Figures], name: str) -> None:
     for (method, run), colour in zip(runs.items(), COLOURS, strict=False):
         values = factor * np.array(run[name])
         axes.plot(range(1, len(values) + 1), values, color=colour, marker=".", label=method)
-    title = "test mAP in %" if name == "tests" else f"mean loss, {name.replace('_', ' ')}s"
+    title = "test mAP in %" if name == "tests" else f"loss, {name.replace('_', ' ')}s"
     axes.set(title=title, xlabel="epoch")
+    if name != "tests":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
 
 
 def main(folder: Path) -> None:
     with drawing():
         drawn = {"rivals": rivals(Tuned(Evidence(FILE)), SCHEMES.split(","))}
         tables = Tables(opened())
-        if tables.found("coco", "single_positive", LARGE[0], "long"):
-            drawn["memorisation"] = memorisation(tables, "coco", "long")
+        if tables.found("coco", "single_positive", LARGE[0], "theirs"):
+            drawn["memorisation"] = memorisation(tables, "coco", "theirs")
         for name, figure in drawn.items():
             figure.savefig(folder / f"{name}.svg", facecolor=PAPER, metadata={"Date": None})
 
