@@ -21,7 +21,7 @@ from torch import nn
 from tertium import methods
 from tertium.annotation.answered import Answered
 from tertium.annotation.calibration import thresholds
-from tertium.annotation.honest import expected_map
+from tertium.annotation.honest import Expected, expected_map
 from tertium.annotation.record import Annotation
 from tertium.annotation.together import Together
 from tertium.config import Plan, Settings
@@ -490,7 +490,7 @@ class Session:
         return validate
 
     def _finish(self, phase: str, fitted: Fitted, validation: Part) -> Outcome:
-        model, kept = fitted.model, fitted.kept.figures
+        model = fitted.model
         cuts, expected = np.full(len(model.classes), 0.5), None
         if len(validation.labels):
             probabilities = self._scores(model, validation)
@@ -506,11 +506,21 @@ class Session:
             frozen = weights_of(self.backbone)
             model = model.on_images(self.backbone).to(self.fabric.device).eval()
         trained = Trained(model, cuts, self.workers, frozen)
-        summary = {
+        summary = self._summary(phase, fitted, expected)
+        if self.folder is not None:
+            if rank() == 0:
+                self._keep(self.folder, phase, trained, summary)
+            self._checkpoints().clear()
+        return Outcome(trained, self.records, summary, self.trackers)
+
+    def _summary(self, phase: str, fitted: Fitted, expected: Expected | None) -> dict[str, Any]:
+        """Return what summary.json says."""
+        kept = fitted.kept.figures
+        return {
             "method": self.method.name,
             "parameters": methods.parameters_of(self.method),
             "protocol": self.settings.protocol,
-            "classes": len(model.classes),
+            "classes": len(fitted.model.classes),
             "training_images": len(self.training.labels),
             "validation_images": len(self.validation.labels),
             "validation_set": set_of(self.validation.labels.images.to_pylist()),  # which images these are
@@ -530,19 +540,17 @@ class Session:
             "seconds": round(time.perf_counter() - self.started, 2),
             "memorised": self.memorised,
         }
-        if self.folder is not None:
-            if rank() == 0:
-                trained.save(self.folder.path)
-                both = self.training.contents, self.validation.contents
-                save_contents(self.folder.seen_file, *both, self.taught)
-                if self.annotation is not None:
-                    self.annotation.save(self.folder.annotation_file)
-                if self.together is not None and phase == "head":  # it is about the frozen features
-                    self.together.save(self.folder)
-                self.folder.finish(summary)
-                self.trackers.end(summary)
-            self._checkpoints().clear()
-        return Outcome(trained, self.records, summary, self.trackers)
+
+    def _keep(self, folder: RunFolder, phase: str, trained: Trained, summary: dict[str, Any]) -> None:
+        """Write what was learned, the summary last: with it the run has ended."""
+        trained.save(folder.path)
+        save_contents(folder.seen_file, self.training.contents, self.validation.contents, self.taught)
+        if self.annotation is not None:
+            self.annotation.save(folder.annotation_file)
+        if self.together is not None and phase == "head":  # it is about the frozen features
+            self.together.save(folder)
+        folder.finish(summary)
+        self.trackers.end(summary)
 
     def _thresholds(self, probabilities: npt.NDArray[np.float32], labels: Labels) -> npt.NDArray[np.float64]:
         """Choose by all labels if the method knows how they were annotated, else by known ones.
