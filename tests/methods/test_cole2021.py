@@ -187,6 +187,16 @@ def test_a_whole_network_with_smoothed_targets_starts_where_its_loss_rests(rng):
     np.testing.assert_allclose(observed, share, atol=0.02)
 
 
+def test_a_whole_network_starts_where_its_estimates_do(rng):
+    labels, method = labels_of(rng, 60, 5), make("role", {})
+    run = started(method, make_run(labels))
+    assert (method.starting_rate(run) < 0.5).all()
+    run.whole = True
+    unknown = run.state.table("role").values[labels == 0]
+    np.testing.assert_allclose(method.starting_rate(run), 0.5)
+    assert abs(unknown.sigmoid().mean().item() - 0.5) < 0.02
+
+
 @pytest.mark.parametrize(("optimizer", "times"), [("rows", 0.3), ("dense", 1.0)])
 def test_estimates_of_a_whole_network_move_as_those_of_a_head(rng, optimizer, times):
     """Its rates are three times as high; the authors' own optimizer is as they have it."""

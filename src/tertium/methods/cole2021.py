@@ -350,6 +350,11 @@ class Role(Epr):
         if not self.lr_factor > 0:
             raise InputError(f"the lr_factor of role must be above 0, not {self.lr_factor}")
 
+    def starting_rate(self, run: Run) -> npt.NDArray[np.float64]:
+        """One half, as the estimates, if a network is trained: each is the other's target from the start."""
+        rate = self.initial_rate(run.labels)
+        return np.full_like(rate, 0.5) if run.whole else rate
+
     def prepare(self, run: Run) -> None:
         """Draw the estimates, unless an earlier phase left its own."""
         if run.state.compact and self.optimizer == "dense":
