@@ -126,7 +126,14 @@ def test_a_process_that_fails_ends_all(photos, tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("moment", ["before it joins", "as the folder is shared", "at work"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("before it joins", marks=pytest.mark.slow),
+        pytest.param("as the folder is shared", marks=pytest.mark.slow),
+        "at work",
+    ],
+)
 def test_a_process_that_is_killed_ends_all(photos, tmp_path, moment):
     """The second process is killed; at work, it waits for an image that never comes."""
     slow = photos / "new" / "280.png"

@@ -522,11 +522,6 @@ def kill_and_resume(problem, method, number, rng):
     shutil.rmtree(folder)
 
 
-def test_a_process_killed_at_a_random_moment(problem, rng):
-    subprocess.run(command(problem, "whole", "role"), check=True, stdout=subprocess.DEVNULL)
-    kill_and_resume(problem, "role", signal.SIGKILL, rng)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["role", "ll_cp", "pseudo", "em", "curriculum"])
 def test_many_processes_killed_at_random_moments(problem, rng, method):
