@@ -287,8 +287,10 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam, as the authors leave them
 _WHOLE = 0.3  # the rate of a head, as a share of that of a whole network: estimates move alike with either
 
 
-def _first_estimates(labels: Labels, seed: int) -> Callable[[Tensor], Tensor]:
-    """Return what gives the logits of some rows: ±logit(0.995) where known, else uniform in ±logit(0.6).
+def _first_estimates(
+    labels: Labels, seed: int, center: npt.NDArray[np.float32] | float
+) -> Callable[[Tensor], Tensor]:
+    """Return what gives the logits of some rows: ±logit(0.995) where known, else ``center`` [C] ± logit(0.6).
 
     What seems drawn is a hash of the seed, the image's name and the class's: it is the same wherever they
     stand in the file, and in however many processes and blocks the rows are asked for.
@@ -300,7 +302,7 @@ def _first_estimates(labels: Labels, seed: int) -> Callable[[Tensor], Tensor]:
         bits = _mixed(_hashes(names, seed)[:, None] ^ columns)
         values = (bits >> 8).astype(np.float32)
         values *= 2 * _START / 2**24
-        values -= _START
+        values += center - _START
         known = labels.dense(rows)
         np.copyto(values, known * np.float32(_SURE), where=known != 0)
         return torch.from_numpy(values)
@@ -350,11 +352,6 @@ class Role(Epr):
         if not self.lr_factor > 0:
             raise InputError(f"the lr_factor of role must be above 0, not {self.lr_factor}")
 
-    def starting_rate(self, run: Run) -> npt.NDArray[np.float64]:
-        """One half, as the estimates, if a network is trained: each is the other's target from the start."""
-        rate = self.initial_rate(run.labels)
-        return np.full_like(rate, 0.5) if run.whole else rate
-
     def prepare(self, run: Run) -> None:
         """Draw the estimates, unless an earlier phase left its own."""
         if run.state.compact and self.optimizer == "dense":
@@ -363,7 +360,7 @@ class Role(Epr):
                 f'{run.state.shape[0]:,} images and {run.state.shape[1]:,} classes; choose "rows"'
             )
         if "expected_positives" not in run.state.tensors:
-            start = _first_estimates(run.labels, _shared_seed(run))
+            start = _first_estimates(run.labels, _shared_seed(run), self._center(run))
             run.state.table("role", kind="logit", values=start)
         run.state.table("role.square", kind="size")
         if self.optimizer == "rows":
@@ -371,6 +368,17 @@ class Role(Epr):
         else:
             run.state.table("role.mean")
         super().prepare(run)
+
+    def _center(self, run: Run) -> npt.NDArray[np.float32] | float:
+        """Return the logits about which the estimates of unknown labels start.
+
+        That is one half. In the few epochs of a network that is trained at once they would not come down from
+        there, and the network would give up its features to meet them: there they start where it does.
+        """
+        if not (run.whole and self.optimizer == "rows"):
+            return 0.0
+        rate = self.initial_rate(run.labels)
+        return np.log(rate / (1 - rate)).astype(np.float32)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Half of each term is the model's, half the estimates'; neither moves as the other's target."""

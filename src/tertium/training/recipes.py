@@ -36,14 +36,14 @@ def _both(**phase: Any) -> dict[str, Any]:
 # From the papers and from what the authors published as code; docs/training.md says what is missing.
 _ADAM = {"weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "ema": 0.0}
 _COLE = _both(epochs=25, batch_size=16, lr=1e-4, backbone_lr=1e-4, **_ADAM)
+_ROLE = {"role.lr_factor": 10.0, "role.optimizer": "dense"}
 RECIPES: Mapping[str, Recipe] = {
     "cole2021": {
         **_PLAIN,
         **_COLE,
         "whole.epochs": 10,
         "whole.patience": 10,
-        "role.lr_factor": 10.0,
-        "role.optimizer": "dense",
+        **_ROLE,
         "search": {"lr": [1e-2, 1e-3, 1e-4, 1e-5], "batch_size": [8, 16]},
     },
     # Their code has only training from end to end; its head is Cole's, whose code theirs is built on.
@@ -56,6 +56,7 @@ RECIPES: Mapping[str, Recipe] = {
         "ll_r.rate_of": "all",
         "ll_ct.rate_of": "all",
         "ll_cp.rate_of": "all",
+        **_ROLE,
         "search": {"delta": [0.1, 0.2, 0.3, 0.4, 0.5]},
     },
     "benbaruch2021": {
