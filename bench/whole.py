@@ -214,8 +214,12 @@ def run(evidence: Evidence, options: argparse.Namespace) -> None:
         found = measured(photographs, task, chosen, settings)
         if not settings:
             evidence.add(task, found)
-        told = " ".join(f"{100 * score:.1f}" for score in found.get("tests", []))
-        print(*task, found.get("score"), told, found.get("seconds"), file=sys.stderr, flush=True)
+        tests, known = (
+            " ".join(f"{100 * score:.1f}" for score in found.get(name, []))
+            for name in ("tests", "validations")
+        )
+        told = f"tests {tests}; known validation labels {known}; seconds {found.get('seconds')}"
+        print(*task, found.get("score"), told, file=sys.stderr, flush=True)
 
 
 # ---- tables ------------------------------------------------------------------------------------------------
