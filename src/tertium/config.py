@@ -27,7 +27,7 @@ SCHEMES = "single_positive,random:0.1,random:0.3,positives:0.3,per_class:100,bal
 
 
 _RATE, _AT_BATCH = 1e-3, 32  # of training everything
-_BEHIND_A_NEW_HEAD = 0.5  # of it for a backbone whose head has not been trained before (docs/training.md)
+_BACKBONE = 0.5  # of the head's rate: more spoils what a network has learned before (docs/training.md)
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,10 @@ class Phase:
     def __post_init__(self) -> None:
         _check_ranges(self, Phase)
 
-    def resolved(self, images: int, largest_batch: int, least_steps: int, backbone: float = 1.0) -> Plan:
+    def resolved(self, images: int, largest_batch: int, least_steps: int) -> Plan:
         """Fill in what was left open: few images still get small batches and enough steps.
 
-        The rate goes with the root of the batch, as the noise of a step does; that of the backbone is so many
-        times it.
+        The rate goes with the root of the batch, as the noise of a step does.
 
         >>> HEAD.resolved(17_000, 128, 1000).epochs, HEAD.resolved(200, 128, 1000).epochs
         (10, 40)
@@ -126,7 +125,7 @@ class Phase:
         patience = self.patience or max(5, epochs // 2)
         rate = _RATE * math.sqrt(batch_size / _AT_BATCH)
         found = {"epochs": epochs, "batch_size": batch_size, "patience": patience}
-        rates = {"lr": rate, "backbone_lr": backbone * rate}
+        rates = {"lr": rate, "backbone_lr": _BACKBONE * rate}
         found |= {name: value for name, value in rates.items() if getattr(self, name) is None}
         return Plan(**dataclasses.asdict(self) | found)
 
@@ -206,8 +205,7 @@ class Settings:
 
     def resolved(self, images: int) -> Settings:
         """Return the settings for so many training images, with nothing left open."""
-        backbone = _BEHIND_A_NEW_HEAD if self.protocol == "finetune" else 1.0
-        head, whole = self.head.resolved(images, 128, 1000), self.whole.resolved(images, 32, 300, backbone)
+        head, whole = self.head.resolved(images, 128, 1000), self.whole.resolved(images, 32, 300)
         return dataclasses.replace(self, head=head, whole=whole)
 
     def to_dict(self) -> dict[str, Any]:
