@@ -333,8 +333,8 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
             "Table 2, LinearInit",
             "COCO: `ll_r` 71.9, `ll_ct` 71.6, `ll_cp` 71.0 > `an_ls` 69.2 > `role` > `negative` 68.7",
             PARTLY,
-            "3,000 photographs, 64 px: `ll_r` 26.4, `role` 26.3 > `an_ls` 25.7 > `negative` 24.1; `ll_ct`, `ll_cp` "
-            "not run",
+            "3,000 photographs, 64 px: `ll_r` 26.4, `role` 26.3 > `an_ls` 25.7 > `negative` 24.1; `ll_ct`, "
+            "`ll_cp` not run",
             theirs="not run",
             why="behind a trained head a network does memorise, from epoch 4 on",
             commands=("python -m bench.whole {shared} --data coco --schemes single_positive",),
