@@ -103,7 +103,7 @@ def test_a_run_goes_on_with_the_part_that_it_began_with(data, tmp_path, monkeypa
     def stop(model):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tertium.training.train.divide", other_rule)
+    monkeypatch.setattr("tertium.training.parts.divide", other_rule)
     with pytest.raises(KeyboardInterrupt):
         tertium.train(full, features=features, out=tmp_path / "run", watch=stop, **PLAN)
     monkeypatch.undo()
