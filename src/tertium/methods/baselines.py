@@ -78,6 +78,10 @@ class Negative(Method):
     paper: ClassVar[str] = "baseline (Cole's AN; Kundu's FE has positive_weight 5)"
     aliases: ClassVar[tuple[str, ...]] = ("an", "fe")
 
+    def __post_init__(self) -> None:
+        if not self.positive_weight > 0:
+            raise InputError(f"positive_weight must be above 0, not {self.positive_weight}")
+
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries; ℓ⁺ counts ``positive_weight`` times."""
         return {"bce": assumed_bce(logits, batch.labels, positive_weight=self.positive_weight)}
