@@ -145,3 +145,12 @@ def test_a_backbone_is_trained_more_gently_than_its_head():
     assert (plan.lr, plan.backbone_lr) == (1e-3, 5e-4)
     said = settings_from({"protocol": "finetune", "backbone_lr": 2e-4}).resolved(3000).whole
     assert (said.lr, said.backbone_lr) == (1e-3, 2e-4)
+
+
+@pytest.mark.parametrize(("examples", "rate"), [(100, 5e-4), (20, 5e-4), (10, 2.5e-4), (0, 1.25e-4)])
+def test_few_known_present_labels_train_a_backbone_more_gently(examples, rate):
+    plan = settings_from({"protocol": "finetune"}).resolved(3000, examples).whole
+    assert (plan.lr, plan.backbone_lr) == (1e-3, rate)
+    said = settings_from({"protocol": "finetune", "backbone_lr": 7e-4}).resolved(3000, examples).whole
+    assert said.backbone_lr == 7e-4
+    assert settings_from({}).resolved(3000, examples).head.backbone_lr == 0

@@ -28,6 +28,9 @@ SCHEMES = "single_positive,random:0.1,random:0.3,positives:0.3,per_class:100,bal
 
 _RATE, _AT_BATCH = 1e-3, 32  # of training everything
 _BACKBONE = 0.5  # of the head's rate: more spoils what a network has learned before (docs/training.md)
+# With fewer known present labels of a class there is less to learn and as much to spoil; less than a quarter
+# of the rate was not tried.
+_ENOUGH, _LEAST = 20, 0.25
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,11 @@ class Phase:
     def __post_init__(self) -> None:
         _check_ranges(self, Phase)
 
-    def resolved(self, images: int, largest_batch: int, least_steps: int) -> Plan:
+    def resolved(self, images: int, largest_batch: int, least_steps: int, examples: float = math.inf) -> Plan:
         """Fill in what was left open: few images still get small batches and enough steps.
 
-        The rate goes with the root of the batch, as the noise of a step does.
+        The rate goes with the root of the batch, as the noise of a step does. With fewer ``examples``, known
+        present labels of a class on average, a backbone is trained more gently.
 
         >>> HEAD.resolved(17_000, 128, 1000).epochs, HEAD.resolved(200, 128, 1000).epochs
         (10, 40)
@@ -125,7 +129,8 @@ class Phase:
         patience = self.patience or max(5, epochs // 2)
         rate = _RATE * math.sqrt(batch_size / _AT_BATCH)
         found = {"epochs": epochs, "batch_size": batch_size, "patience": patience}
-        rates = {"lr": rate, "backbone_lr": _BACKBONE * rate}
+        gently = min(max(examples / _ENOUGH, _LEAST), 1.0)
+        rates = {"lr": rate, "backbone_lr": _BACKBONE * rate * gently}
         found |= {name: value for name, value in rates.items() if getattr(self, name) is None}
         return Plan(**dataclasses.asdict(self) | found)
 
@@ -203,9 +208,9 @@ class Settings:
         """Return which phases the protocol runs through."""
         return {"linear": ("head",), "linear_init": ("head", "whole"), "finetune": ("whole",)}[self.protocol]
 
-    def resolved(self, images: int) -> Settings:
-        """Return the settings for so many training images, with nothing left open."""
-        head, whole = self.head.resolved(images, 128, 1000), self.whole.resolved(images, 32, 300)
+    def resolved(self, images: int, examples: float = math.inf) -> Settings:
+        """Return the settings for so many training images, and examples of a class: nothing is left open."""
+        head, whole = self.head.resolved(images, 128, 1000), self.whole.resolved(images, 32, 300, examples)
         return dataclasses.replace(self, head=head, whole=whole)
 
     def to_dict(self) -> dict[str, Any]:

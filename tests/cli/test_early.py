@@ -173,5 +173,27 @@ def test_an_alias_of_ours_stays_ours(forgotten):
     assert methods.find("pal").name == "pseudo"
 
 
+def test_a_name_of_ours_is_refused_for_a_class_of_the_caller(rng, forgotten):
+    @dataclass(frozen=True)
+    class Own(methods.find("negative")):
+        """The caller's own."""
+
+        name = "ignore"
+
+    @dataclass(frozen=True)
+    class Nameless(methods.find("negative")):
+        """Made of ours, and as yet without a name."""
+
+    labels, features = Labels.from_dense([[1, -1], [-1, 1]]), rng.normal(size=(2, 4))
+    for method in ("ignore", Own()):
+        with pytest.raises(
+            InputError, match=r'Own has the name "ignore", which is Tertium\'s: give it a name'
+        ):
+            train(labels, features=features, method=method)
+    with pytest.raises(InputError, match='Nameless has the name "negative" of the class it is made of'):
+        train(labels, features=features, method=Nameless())
+    assert methods.find("negative").__name__ == "Negative"
+
+
 def test_and_is_gone_afterwards():
     assert not [name for name in methods.available() if name.endswith("own_of_this_test")]

@@ -328,6 +328,12 @@ def test_what_cannot_be_learnt_from_is_said():
         ("sampled_negative", {"rate": 2}, "must lie in"),
         ("asl", {"clip": 1}, "must lie in"),
         ("asl", {"gamma_negative": 0.5}, "0 or at least 1"),
+        ("asl", {"gamma_positive": -1}, "must not be negative"),
+        ("focal", {"gamma": -1}, "must not be negative"),
+        ("negative", {"positive_weight": 0}, "must be above 0"),
+        ("an_ls", {"smoothing": -0.1}, "must lie in"),
+        ("bce_ls", {"smoothing": 0.5}, "of bce_ls must lie in"),
+        ("soft_exposure", {"beta": -1}, "beta must not be negative"),
     ],
 )
 def test_bad_parameters_are_named(name, parameters, message):

@@ -17,7 +17,7 @@ from tertium.errors import InputError, did_you_mean
 from tertium.methods.base import Method, Parameters, Run
 from tertium.methods.plugins import Plugins, load
 
-__all__ = ["Method", "Run", "available", "broken", "find", "make", "one_line", "parameters_of"]
+__all__ = ["Method", "Run", "available", "broken", "check_name", "find", "make", "one_line", "parameters_of"]
 
 
 def available() -> dict[str, type[Method]]:
@@ -57,6 +57,7 @@ def find(name: str) -> type[Method]:
     >>> find("an").name
     'negative'
     """
+    _check_namesakes(name)
     methods = available()
     kinds = [*methods.values(), *_own().values()]  # ours come last: nobody else takes their aliases
     by_alias = {alias: kind for kind in kinds for alias in kind.aliases}
@@ -66,6 +67,27 @@ def find(name: str) -> type[Method]:
     if found is None:
         raise InputError(f'there is no method "{name}"; {did_you_mean(name, [*methods, *by_alias])}')
     return found
+
+
+def check_name(method: Method) -> None:
+    """Refuse a method of the caller's under the name of another: a run that goes on would take that one."""
+    kind = type(method)
+    if "name" not in vars(kind):
+        raise InputError(f'{kind.__name__} has the name "{kind.name}" of the class it is made of: {_RENAME}')
+    _check_namesakes(kind.name)
+
+
+_RENAME = "give it a name of its own"
+
+
+def _check_namesakes(name: str) -> None:
+    """Refuse a name that the caller has given to a class of its own, although it is one of ours."""
+    ours = _own().get(name)
+    for kind in _subclasses(Method):
+        if ours is not None and kind.name == name and kind not in (ours, *_plugins().refused):
+            raise InputError(
+                f'{kind.__module__}.{kind.__qualname__} has the name "{name}", which is Tertium\'s: {_RENAME}'
+            )
 
 
 def make(name: str, parameters: Mapping[str, Any] | None = None) -> Method:

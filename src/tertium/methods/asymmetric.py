@@ -25,6 +25,10 @@ class Focal(Method):
     name: ClassVar[str] = "focal"
     paper: ClassVar[str] = "Lin 2017"
 
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0:
+            raise InputError(f"gamma of focal must not be negative, but is {self.gamma}")
+
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries of (1 − p_t)^γ · −log p_t, p_t being the probability of the target."""
         return {"focal": mean_loss(logits, batch.labels, self._absent, self._curve)}
@@ -49,6 +53,8 @@ class Asl(Method):
     def __post_init__(self) -> None:
         if not 0 <= self.clip < 1:
             raise InputError(f"the clip of asl must lie in [0, 1), not {self.clip}")
+        if not self.gamma_positive >= 0:
+            raise InputError(f"gamma_positive of asl must not be negative, but is {self.gamma_positive}")
         if not (self.gamma_negative == 0 or self.gamma_negative >= 1):
             raise InputError(f"gamma_negative of asl must be 0 or at least 1, not {self.gamma_negative}")
 

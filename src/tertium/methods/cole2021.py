@@ -54,6 +54,10 @@ class AnLs(Method):
     paper: ClassVar[str] = "Cole 2021"
     aliases: ClassVar[tuple[str, ...]] = ("lsan",)
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 0.5:  # beyond, present labels would be called absent
+            raise InputError(f"the smoothing of {self.name} must lie in [0, 0.5), not {self.smoothing}")
+
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """The observed rate, not the smoothed one at which the loss rests: models are a little better.
 

@@ -161,8 +161,8 @@ class SoftExposure(Method):
         _check_weight(self.positive_weight)
         if self.neighbours < 1:
             raise InputError(f"there must be at least 1 neighbour, not {self.neighbours}")
-        if not (math.isfinite(self.beta) and math.isfinite(self.gamma)):
-            raise InputError("beta and gamma must be finite numbers")
+        if not (0 <= self.beta < math.inf and math.isfinite(self.gamma)):
+            raise InputError(f"beta must not be negative and gamma finite, not {self.beta} and {self.gamma}")
 
     def initial_rate(self, labels: Labels) -> npt.NDArray[np.float64]:
         """The observed rate, moved by the weight of the positives, as if all unknown labels were absent.

@@ -123,7 +123,7 @@ def train(
     note_untaught(training, validation, progress)
     chosen, settings = _resolve(method, values)
     _check_method(chosen, training)
-    settings = settings.resolved(len(training.labels))
+    settings = settings.resolved(len(training.labels), float(training.labels.class_counts[0].mean()))
     record = {"truth": full, "watch": watch, "expected_map": expected_map, "net": net}
     if out is not None:
         record["taught"] = taught_by(training, progress)
@@ -374,6 +374,7 @@ def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, S
     from tertium.methods import Method
 
     if isinstance(method, Method):
+        methods.check_name(method)
         values = expanded(values, method.name)
         return method, settings_from(
             {**values, "method": method.name, "parameters": methods.parameters_of(method)}
