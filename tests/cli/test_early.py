@@ -173,7 +173,7 @@ def test_an_alias_of_ours_stays_ours(forgotten):
     assert methods.find("pal").name == "pseudo"
 
 
-def test_a_name_of_ours_is_refused_for_a_class_of_the_caller(rng, forgotten):
+def test_a_name_of_ours_is_refused_for_a_class_of_the_caller(rng, tmp_path, forgotten):
     @dataclass(frozen=True)
     class Own(methods.find("negative")):
         """The caller's own."""
@@ -186,12 +186,12 @@ def test_a_name_of_ours_is_refused_for_a_class_of_the_caller(rng, forgotten):
 
     labels, features = Labels.from_dense([[1, -1], [-1, 1]]), rng.normal(size=(2, 4))
     for method in ("ignore", Own()):
-        with pytest.raises(
-            InputError, match=r'Own has the name "ignore", which is Tertium\'s: give it a name'
-        ):
-            train(labels, features=features, method=method)
+        with pytest.raises(InputError, match='Own has the name "ignore", which is Tertium.s: give it'):
+            train(labels, features=features, method=method, out=tmp_path / "run")
     with pytest.raises(InputError, match='Nameless has the name "negative" of the class it is made of'):
-        train(labels, features=features, method=Nameless())
+        train(labels, features=features, method=Nameless(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(labels, features=features, method=Nameless(), epochs=1)  # nobody has to find it again
     assert methods.find("negative").__name__ == "Negative"
 
 

@@ -105,6 +105,7 @@ def train(
     if settings.log and out is None:
         raise InputError("log needs a run folder: give out too")
     if out is not None:
+        _check_name(method)
         RunFolder.check_free(Path(out), overwrite=overwrite)
         _keep_inside(
             Path(out), [place_of(labels), place_of(answers), images, features, truth, settings.weights]
@@ -294,6 +295,14 @@ def _check_method(method: Method, training: Part) -> None:
     method.check(training.unasked)
 
 
+def _check_name(method: str | Method) -> None:
+    """Raise `InputError` if a run, in which only the name is written, could not find the method again."""
+    if not isinstance(method, str):
+        from tertium.methods import check_name
+
+        check_name(method)
+
+
 def _truth(given: Labels | str | Path | None) -> Labels | None:
     """Return the truth; what a file of it does not list is absent."""
     return None if given is None else open_labels(given, unlisted="absent")
@@ -374,7 +383,6 @@ def _resolve(method: str | Method, values: Mapping[str, Any]) -> tuple[Method, S
     from tertium.methods import Method
 
     if isinstance(method, Method):
-        methods.check_name(method)
         values = expanded(values, method.name)
         return method, settings_from(
             {**values, "method": method.name, "parameters": methods.parameters_of(method)}
