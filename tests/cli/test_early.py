@@ -186,7 +186,7 @@ def test_a_name_of_ours_is_refused_for_a_class_of_the_caller(rng, tmp_path, forg
 
     labels, features = Labels.from_dense([[1, -1], [-1, 1]]), rng.normal(size=(2, 4))
     for method in ("ignore", Own()):
-        with pytest.raises(InputError, match='Own has the name "ignore", which is Tertium.s: give it'):
+        with pytest.raises(InputError, match='Own has the name "ignore", which is Tertium'):
             train(labels, features=features, method=method, out=tmp_path / "run")
     with pytest.raises(InputError, match='Nameless has the name "negative" of the class it is made of'):
         train(labels, features=features, method=Nameless(), out=tmp_path / "run")
