@@ -560,8 +560,9 @@ def main() -> None:
         if number not in CLAIMS:
             parser.error(f"there is no claim {number}; they are numbered from 1 to {len(CLAIMS)}")
         paper, claim = CLAIMS[number]
-        found = " ".join(part for part in (claim.ours, claim.why) if part)
-        print(f"{number}. {paper}, {claim.place}: {claim.says}\n   {claim.verdict}. {found}".rstrip())
+        print(f"{number}. {paper}, {claim.place}: {claim.says}\n   {claim.verdict}")
+        told = {"trained as there": claim.theirs, "by default": claim.ours, "why": claim.why}
+        print("".join(f"   {name}: {text}\n" for name, text in told.items() if text), end="")
         if not claim.commands:
             print("   There is nothing to run.")
         recipe = TRAINED.get(paper) if options.theirs else None
