@@ -4,7 +4,8 @@ DIR has ``labels.csv`` and ``train_features.npy``; only the training split is us
 each image (seed 0). ``memory``: Kim's Table 1 and Figures 1 and 4. ``probabilities``: Cole's histogram of
 unobserved positives. Without a name, both. ``python -m bench.inside classes FILE SCHEME METHOD OTHER`` reads
 ``results-classes.csv`` of a comparison instead: the gain over another method, class by class, against what is
-missing (Kundu's Figure 5). ``class FILE SCHEME CLASS`` prints the AP of one class for each method.
+missing (Kundu's Figure 5). ``class FILE SCHEME CLASS`` prints the AP of one class for each method, ``overall
+FILE SCHEME`` the mean AP in which a class counts as often as it is present (Ben-Baruch's mAP(O)).
 """
 
 from __future__ import annotations
@@ -105,9 +106,22 @@ def one_class(path: Path, scheme: str, name: str) -> None:
         print(f"| `{method}` | {np.mean(values):.1f} |")
 
 
+def overall(path: Path, scheme: str) -> None:
+    found = defaultdict(list)
+    for row in csv.read_csv(path).to_pylist():
+        if row["scheme"] == scheme:
+            found[row["method"]].append((100 * row["ap"], row["truly_present"]))
+    for method, values in found.items():
+        aps, weights = zip(*values, strict=True)
+        print(f"| `{method}` | {np.average(aps, weights=weights):.1f} |")
+
+
+TOLD = {"class": one_class, "classes": classes, "overall": overall}  # of a comparison's results
+
+
 def main(words: list[str]) -> None:
-    if words[0] in ("class", "classes"):
-        {"class": one_class, "classes": classes}[words[0]](Path(words[1]), *words[2:])
+    if words[0] in TOLD:
+        TOLD[words[0]](Path(words[1]), *words[2:])
         return
     labels = read_labels(Path(words[0]) / "labels.csv", unlisted="absent").part("train")
     features = load_features(Path(words[0]) / "train_features.npy", len(labels))
