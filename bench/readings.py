@@ -161,6 +161,15 @@ class RestingAnLs(AnLs):
         return rest(self, labels)
 
 
+@dataclass(frozen=True)
+class RestingRole(Role):
+    """`role` whose estimates start where the head does, as they do with a whole network."""
+
+    def _center(self, run: Run) -> np.ndarray:
+        rate = self.initial_rate(run.labels)
+        return np.log(rate / (1 - rate)).astype(np.float32)
+
+
 # ---- how many are corrected for good -----------------------------------------------------------------------
 
 
@@ -202,6 +211,7 @@ FACTORS = (10.0, 300.0, 3000.0, 10_000.0)
 ROLES: list[tuple[str, Method]] = [
     (f"`role`, lr_factor {factor:g}", make("role", {"lr_factor": factor})) for factor in FACTORS
 ]
+ROLES.append(("`role`, estimates from rest", RestingRole()))
 STARTS: list[tuple[str, Method]] = [
     ("`asl`, at rest", Asl()),
     ("`asl`, observed", ObservedAsl()),
