@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tertium.errors import InputError
+from tertium.labels.names import tidy
 from tertium.labels.tree import LabelTree
 
 PARENTS = {"car": "vehicle", "boat": "vehicle", "sloop": "boat", "oak": "plant"}
@@ -70,7 +71,7 @@ def test_reads_csv_and_json_alike(tree: LabelTree, tmp_path: Path) -> None:
     assert LabelTree.from_json(write(tmp_path, json.dumps(PARENTS), "tree.json")) == tree
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool)
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(tidy).filter(bool)
 
 
 @settings(deadline=None, max_examples=40)
@@ -81,6 +82,13 @@ def test_written_trees_read_back(tmp_path_factory: pytest.TempPathFactory, names
     tree.to_csv(folder / "tree.csv")
     tree.to_json(folder / "tree.json")
     assert LabelTree.from_csv(folder / "tree.csv") == LabelTree.from_json(folder / "tree.json") == tree
+
+
+def test_a_name_that_nobody_sees_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the label tree: needs a parent and a child, not 'a' and '\\u200b'"):
+        LabelTree({"\u200b": "a"})
+    with pytest.raises(InputError, match="line 2: needs a parent and a child"):
+        LabelTree.from_csv(write(tmp_path, "parent,child\na,\u200b\n"))
 
 
 def test_the_same_pair_twice_counts_once(tmp_path: Path) -> None:
