@@ -85,7 +85,9 @@ def test_written_trees_read_back(tmp_path_factory: pytest.TempPathFactory, names
 
 
 def test_a_name_that_nobody_sees_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the label tree: needs a parent and a child, not 'a' and '\\u200b'"):
+    with pytest.raises(
+        InputError, match=r"the label tree: needs a parent and a child, not 'a' and '\\u200b'"
+    ):
         LabelTree({"\u200b": "a"})
     with pytest.raises(InputError, match="line 2: needs a parent and a child"):
         LabelTree.from_csv(write(tmp_path, "parent,child\na,\u200b\n"))

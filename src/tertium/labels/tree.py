@@ -127,7 +127,7 @@ def _collect(edges: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     for where, low, high in edges:
         child, parent = tidy(low), tidy(high)
         if not child or not parent:
-            raise InputError(f"{where}: needs a parent and a child, not {ascii(high)} and {ascii(low)}")
+            raise InputError(f"{where}: needs a parent and a child, not {high!a} and {low!a}")
         before = parents.setdefault(child, parent)
         if before != parent:
             raise InputError(f'{where}: "{child}" has two parents, "{before}" and "{parent}"')
