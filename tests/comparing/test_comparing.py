@@ -30,7 +30,7 @@ from tertium.comparing.search import COMMON, SPACES, Choice, trial_settings
 from tertium.data.feature_files import write_feature_names
 from tertium.errors import InputError
 from tertium.labels import Labels
-from tertium.labels.readers import read_labels, write_labels
+from tertium.labels.readers import LabelFile, read_labels, write_labels
 from tertium.progress import Progress
 from tertium.schemes import parse
 from tertium.training import fit as fitting
@@ -545,6 +545,22 @@ def test_published_masks(coco, tmp_path):
     assert sum(found["absent"]) == 0
     assert 0 < sum(found["present"]) <= 500
     assert np.all(np.array(found["present"]) <= np.array(found["truly_present"]))
+
+
+def test_other_names_are_other_data(work, tmp_path):
+    """The files that say which row is which image, and what a class is called, count as much as the rest."""
+    array, plain = np.load(work.features), work.fingerprint()
+    names = [str(number) for number in range(len(array))]
+    write_feature_names(work.features, array, names, {})
+    named = work.fingerprint()
+    write_feature_names(work.features, array, names[::-1], {})
+    assert len({plain, named, work.fingerprint()}) == 3
+    new_names = tmp_path / "names.csv"
+    new_names.write_text("from,to\na,x\n")
+    renamed = replace(work, labels=LabelFile.with_options(work.labels, rename=new_names))
+    before = renamed.fingerprint()
+    new_names.write_text("from,to\na,y\n")
+    assert renamed.fingerprint() != before
 
 
 def test_a_cell_file_is_plain_json(work, tmp_path):

@@ -82,7 +82,24 @@ def test_what_is_white_is_said_by_all_images_of_an_array():
     assert np.asarray(pictures_of(high).open(0)).max() == 1
 
 
+def test_what_is_white_is_said_by_the_first_image_of_a_dataset():
+    high = list(PIXELS.astype(np.float32))
+    high[1] = np.full((6, 8, 3), 1.0, np.float32)  # of 255
+    high[2] = np.full((6, 8, 3), 5.0, np.float32)
+    assert [np.asarray(pictures_of(high).open(row)).max() for row in (1, 2)] == [1, 5]
+    assert np.asarray(pictures_of(high).select(np.array([2])).open(0)).max() == 5
+    low = [each / 255 for each in PIXELS]
+    low[1] = np.full((6, 8, 3), 1.004)  # resized, a little beyond white
+    assert np.asarray(pictures_of(low).open(1)).min() == 255
+    low[2] = PIXELS[2].astype(float)
+    with pytest.raises(InputError, match=r"image 2 .* has values up to 25\d, the first one none beyond 1"):
+        pictures_of(low).open(2)
+    low[0] = np.zeros((6, 8, 3))  # tells nothing
+    assert np.array_equal(np.asarray(pictures_of(low).open(2)), PIXELS[2])
+
+
 REFUSED = {
+    "the images: floats up to 3 are too large for 0 to 1 and too small for 0 to 255": PIXELS * 0.0 + 3,
     "a DataLoader gives batches, perhaps in another order; give its dataset": DataLoader(Items(PIXELS)),
     "the items of a dataset are images, not paths; give the paths alone": [("a.jpg", 0)] * 4,
     "images cannot be a dict; give a folder, pixels": dict(enumerate(PIXELS)),

@@ -60,6 +60,26 @@ def test_ids_and_names_are_unique():
         Labels.from_pandas(Frame([[1, 1]], ["a"], ["cat", "cat"]), present=1, absent=0, unknown=NAN)
 
 
+@pytest.mark.parametrize("unknown", [None, NAN])
+def test_every_missing_value_is_meant(unknown):
+    frame = Frame([[1, None], [NAN, 0]], ["a", "b"], ["cat", "dog"])
+    found = Labels.from_pandas(frame, present=1, absent=0, unknown=unknown)
+    np.testing.assert_array_equal(found.dense(), [[1, 0], [0, -1]])
+
+
+@pytest.mark.parametrize("kind", ["Int64", "boolean", "object"])
+def test_missing_values_of_pandas(kind):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"cat": [1, pandas.NA], "dog": [0, 1]}, index=["a", "b"]).astype(kind)
+    for unknown in (pandas.NA, None, NAN):
+        found = Labels.from_pandas(frame, present=1, absent=0, unknown=unknown)
+        np.testing.assert_array_equal(found.dense(), [[1, -1], [0, 1]])
+        values = (True, False) if kind == "boolean" else (1, 0)
+        named = {"present": values[0], "absent": values[1], "unknown": unknown}
+        found = Labels.from_frame(frame.assign(image=["a", "b"]).reset_index(drop=True), **named)
+        np.testing.assert_array_equal(found.dense(), [[1, -1], [0, 1]])
+
+
 def test_a_true_data_frame():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"cat": [1, None], "dog": [0, 1]}, index=["0012", "b"]).convert_dtypes()

@@ -38,6 +38,8 @@ def test_rows_are_chosen_as_numpy_chooses_them(matrix, data):
     np.testing.assert_array_equal(labels[1:].dense(), matrix[1:])
     mask = matrix[:, 0] > 0
     np.testing.assert_array_equal(labels[mask].dense(), matrix[mask])
+    np.testing.assert_array_equal(labels.dense(mask), matrix[mask])
+    np.testing.assert_array_equal(labels.dense(mask.tolist()), matrix[mask])
     assert labels[mask].images.to_pylist() == [str(row) for row in np.flatnonzero(mask)]
 
 
@@ -88,6 +90,11 @@ def test_entries_given_twice_count_once_and_contradictions_are_named():
         Labels.from_entries([0, 0], [1, 1], [1, -1], classes=["a", "b"], images=["x"])
 
 
+def entries(rows, columns, values, rule="error", splits=None):
+    two = {"classes": ["cat", "dog"], "images": ["a", "b"], "splits": splits}
+    return Labels.merged(rows, columns, values, **two, contradictions=rule)[0]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -101,11 +108,40 @@ def test_entries_given_twice_count_once_and_contradictions_are_named():
         (lambda: Labels.from_dense([[1]], classes=["cat"]).column("cut"), 'did you mean "cat"'),
         (lambda: Labels.from_dense([[1]]).part("train"), "no split column"),
         (lambda: Labels.from_dense([[1]], images=["a"]).rows_of(["b"]), "no labels for 1 images: b"),
+        (lambda: entries([0], [2], [1]), "there is no column 2 of 2 classes, counted from 0"),
+        (lambda: entries([0], [-1], [1]), "there is no column -1 of 2 classes"),
+        (lambda: entries([2], [0], [1]), "there is no row 2 of 2 images, counted from 0"),
+        (lambda: entries([-1], [0], [1]), "there is no row -1 of 2 images"),
+        (lambda: entries([0.5], [0], [1]), "a row is a whole number, not 0.5"),
+        (lambda: entries([0], [0], [0]), r"a known label is \+1 \(present\) or −1 \(absent\), not 0"),
+        (lambda: entries([0, 1], [0, 1], [1, float("nan")]), "not nan"),
+        (lambda: entries([0, 1], [0], [1, 1]), "2 rows, 1 columns and 2 values were given"),
+        (lambda: entries([0], [0], [1], splits=pa.array(["train"]).dictionary_encode()), "1 splits .* 2 im"),
+        (lambda: Labels.from_dense([[1], [0]], images=["a", "b", "c"]), "3 image ids were given for 2 rows"),
+        (lambda: Labels.from_dense([[1], [0]], images=["a"]), "1 image ids were given for 2 rows"),
+        (lambda: Labels.from_scipy(csr_matrix([[1], [0]]), images=["a"]), "1 image ids were given for 2"),
+        (lambda: Labels.from_dense([[1]], images="a"), 'images are a list of ids, not the text "a"'),
+        (lambda: Labels.from_dense([[1]], images=[1.5]), "an image id is text, not 1.5"),
+        (lambda: Labels.from_dense([[1], [0]], images=["a", None]), "row 1 has no image id"),
+        (lambda: Labels.from_dense([[1]], classes=[None]), "the name of a class is text, not None"),
+        (lambda: Labels.from_dense([[1]], classes="a"), 'classes are a list of names, not the text "a"'),
+        (lambda: Labels.from_dense([[1]]).with_classes("a"), "classes are a list of names"),
+        (
+            lambda: entries([0, 0], [0, 0], [1, -1], rule="abscent"),
+            'contradictions cannot be "abscent"; did you mean "absent"?',
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize("ids", [[7, 12], np.array([7, 12]), pa.array([7, 12]), map(str, (7, 12))])
+def test_numbers_become_text_as_in_files(ids):
+    labels = Labels.from_dense([[1, 0], [0, 1]], classes=[7, np.int64(8)], images=ids)
+    assert labels.images.equals(pa.array(["7", "12"]))
+    assert labels.classes == ("7", "8")
 
 
 def test_save_and_load_are_mapped_and_equal(tmp_path, rng):
@@ -127,6 +163,22 @@ def test_equality_sees_every_part(rng):
     flipped = Labels(labels.offsets, -labels.entries, labels.classes, labels.images)
     assert labels != flipped
     assert labels != "labels"
+
+
+def test_equality_sees_the_split_of_each_image():
+    plain = Labels.from_dense([[1], [1]])
+
+    def with_splits(*names):
+        splits = pa.array(names, pa.string()).dictionary_encode()
+        return Labels(plain.offsets, plain.entries, plain.classes, plain.images, splits)
+
+    assert with_splits("train", "test") != with_splits("test", "train")
+    assert with_splits("train", "test") != with_splits("train", None)
+    assert with_splits("train", "test") != plain
+    assert with_splits(None, None) == plain  # none is in a split
+    ordered = pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array(["test", "train"]))
+    other = Labels(plain.offsets, plain.entries, plain.classes, plain.images, ordered)
+    assert with_splits("train", "test") == other  # the order of the dictionary does not matter
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "text"])

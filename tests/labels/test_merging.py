@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from tertium.errors import InputError
 from tertium.labels.closure import ancestors, close
 from tertium.labels.labels import ContradictionError, Labels
-from tertium.labels.merging import Part, _with_new_names, join
+from tertium.labels.merging import Part, _with_new_names, join, merge
 from tertium.labels.renaming import read_renaming
 from tertium.labels.tree import LabelTree
+from tertium.progress import Progress
 
 IMAGES, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "elk", "fox"]
 
@@ -167,6 +168,54 @@ def test_closing_by_a_tree():
     closed, clashes = close(labels, tree)  # "boat" is not a class: it is walked through
     np.testing.assert_array_equal(closed.dense(), [[1, 0, 1], [-1, 0, -1]])
     assert clashes == 0
+
+
+class Heard(Progress):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_tree_that_closes_nothing_is_refused():
+    boats = Labels.from_dense([[0]], classes=["boat"], images=["a"])
+    sloops = Labels.from_dense([[1]], classes=["sloop"], images=["a"])
+    with pytest.raises(InputError) as caught:
+        merge([boats, sloops], close=LabelTree({"sloop": "boatt"}))
+    assert str(caught.value) == 'the label tree names "boatt", which is not a class; did you mean "boat"?'
+
+
+def test_names_in_a_tree_that_are_nearly_classes_are_noted():
+    classes = ["boat", "sloop", "dog", "pet"]
+    labels = Labels.from_dense([[0, 1, 1, 0]], classes=classes)
+    other, heard = Labels.from_dense([[1]], classes=["sloop"]), Heard()
+    tree = LabelTree({"sloop": "boatt", "dgo": "pet", "dog": "animal", "animal": "pet"})
+    merged = merge([labels, other], close=tree, progress=heard)
+    assert merged.labels.dense().tolist() == [[0, 1, 1, 1]]  # "animal" is passed through
+    assert heard.notes == [
+        'Note: the label tree names what is not a class: "boatt", where "boat" is one, "dgo", where "dog" is '
+        "one."
+    ]
+    merge([labels, other], close=LabelTree({"dog": "animal", "animal": "pet"}), progress=heard)
+    assert len(heard.notes) == 1
+
+
+def test_spellings_of_an_image_that_contradict_each_other_are_named():
+    with_it = Labels.from_dense([[1]], classes=["cat"], images=["./a"])
+    without = Labels.from_dense([[-1]], classes=["cat"], images=["a"])
+    with pytest.raises(InputError, match=r"\(with it in labels 1, without it in labels 2\)"):
+        merge([with_it, without])
+    both = Labels.from_dense([[1], [-1]], classes=["cat"], images=["./a", "a"])
+    dogs = Labels.from_dense([[1]], classes=["dog"], images=["a"])
+    with pytest.raises(InputError, match=r"\(with it in labels 1, without it in labels 1\)"):
+        merge([both, dogs])
+
+
+def test_a_rule_that_is_none():
+    parts = [Labels.from_dense([[value]], classes=["cat"], images=["a"]) for value in (1, -1)]
+    with pytest.raises(InputError, match='contradictions cannot be "abscent"; did you mean "absent"'):
+        merge(parts, contradictions="abscent")
 
 
 def test_circles_and_depth():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tertium.errors import InputError
 from tertium.labels import Labels, tables
 from tertium.labels.readers import LabelFile, read_classes, read_labels, write_labels
+from tertium.progress import Progress
 
 
 def write(tmp_path, text, name="labels.csv"):
@@ -54,6 +55,59 @@ def test_names_that_look_like_missing_values_stay_names(tmp_path):
 def test_other_columns_quotes_and_byte_order_mark(tmp_path):
     path = write(tmp_path, '\ufeffimage,photographer,present\n"a, b.jpg","x ""y""",cat\n')
     assert read_labels(path).images.to_pylist() == ["a, b.jpg"]
+
+
+@pytest.mark.parametrize("missing", ["nan", ["nan"], ("nan",)])
+def test_one_word_for_nothing(tmp_path, missing):
+    path = write(tmp_path, "image,present\n1,n\n2,a\n3,nan\n4,nan\n")
+    labels = read_labels(path, missing=missing)
+    assert labels.classes == ("a", "n")
+    assert LabelFile.with_options(path, missing=missing).options()["missing"] == ["nan"]
+    assert LabelFile.with_options(path, missing="").missing == ()  # as --missing ''
+
+
+def test_one_text_is_no_list_of_classes(tmp_path):
+    path = write(tmp_path, "image,present\n1,a\n2,b\n")
+    with pytest.raises(InputError, match=r'not the text "abc"; read_classes reads a file of names'):
+        read_labels(path, classes="abc")
+
+
+def test_a_rule_that_is_none(tmp_path):
+    path = write(tmp_path, "image,present,absent\na,cat,cat\n")
+    with pytest.raises(InputError, match='contradictions cannot be "abscent"; did you mean "absent"'):
+        read_labels(path, contradictions="abscent")
+
+
+class Heard(Progress):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize(("name", "lost"), [("x.csv", True), ("x.tsv", True), ("x.parquet", False)])
+def test_classes_that_a_text_file_cannot_have_are_named(tmp_path, name, lost):
+    labels = Labels.from_dense([[1, 0, -1, 0]], classes=["cat", "dog", "elk", "fox"])
+    heard, path = Heard(), tmp_path / name
+    write_labels(labels, path, progress=heard)
+    assert (read_labels(path).classes != labels.classes) == lost
+    sentence = (
+        f"Note: classes without a known label are not in {path}: dog, fox; .parquet and .arrow keep them."
+    )
+    assert heard.notes == ([sentence] if lost else [])
+    heard.notes.clear()
+    write_labels(labels.unlisted_absent(), tmp_path / f"full-{name}", progress=heard)
+    assert heard.notes == []
+
+
+def test_simulate_says_which_classes_are_lost(tmp_path, tertium):
+    path, out = write(tmp_path, "image,present,absent\na,cat,dog\nb,cat,\n"), tmp_path / "s.csv"
+    code, said, _ = tertium("simulate", path, "--scheme", "positives:1", "--out", out)
+    assert code == 0
+    assert "classes without a known label are not in" in said
+    code, said, _ = tertium("simulate", path, "--scheme", "full", "--out", out, "--overwrite")
+    assert "without a known label" not in said
 
 
 def test_tsv_gzip_and_parquet(tmp_path):

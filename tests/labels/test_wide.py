@@ -38,6 +38,16 @@ def test_values_mean_what_was_said(tmp_path):
     np.testing.assert_array_equal(other.dense(), np.maximum(EXPECTED, 0))
 
 
+@pytest.mark.parametrize("words", [("True", "False"), ("true", "false"), ("TRUE", "FALSE")])
+def test_truth_values_as_programs_write_them(tmp_path, words):
+    text = "image,note,cat,dog\na,x,{},{}\nb,y,{},\n".format(*words, words[0])
+    path = write(tmp_path, text)
+    options = {"positive": True, "negative": False, "unknown": None, "ignore": "note"}
+    assert read_labels(path, **options).dense().tolist() == [[1, -1], [1, 0]]
+    file = LabelFile.with_options(path, **options)
+    assert LabelFile.with_options(path, **file.options()) == file
+
+
 @pytest.mark.parametrize("name", ["wide.tsv", "wide.csv.gz", "wide.jsonl", "wide.parquet"])
 def test_every_kind_of_file(tmp_path, name):
     expected = read(write(tmp_path), LAYOUT).labels

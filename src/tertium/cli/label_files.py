@@ -157,6 +157,7 @@ def simulate(
 
       tertium simulate labels.csv --unlisted absent --scheme per_image:1,all --out partial.parquet
     """
+    from tertium.labels.readers import unwritten
     from tertium.schemes import simulate as hide
 
     with watching() as progress:
@@ -173,6 +174,8 @@ def simulate(
     where = "" if only is None else f" of the {only} part"
     share = done.kept / max(done.known, 1)
     say(f"{done.scheme}: kept {done.kept:,} of {done.known:,} known labels{where} ({share:.1%}) → {out}")
+    for note in unwritten(done.labels, out):
+        say(f"Note: {note}.")
 
 
 @reads_label_files

@@ -53,7 +53,13 @@ class Work:
         files = [self.labels, self.features, self.test_features]
         stamps = [stamp(str(path)) for path in files if path is not None]
         options = self.labels.options() if isinstance(self.labels, LabelFile) else {}
-        return _digest([stamps, self.unlisted, self.images, *([options] if options else [])])
+        if "rename" in options:  # what its file says may change
+            assert isinstance(self.labels, LabelFile)
+            options["rename"] = self.labels.new_names()
+        paths = [path for path in (self.features, self.test_features) if path is not None]
+        names = [feature_names(path) for path in paths]  # beside the features, in a file of its own
+        more = [part for part in (options, [each for each in names if each is not None]) if part]
+        return _digest([stamps, self.unlisted, self.images, *more])
 
 
 def stamp(path: str) -> list[Any]:

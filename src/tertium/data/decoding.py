@@ -60,7 +60,7 @@ _OPENERS = {
 _NEEDS = {"HEIC": "pip install 'tertium[heif]'", "AVIF": "pip install --upgrade pillow"}
 # Bytes for each pixel that decoding takes at most beside the image itself, measured with Pillow 13.
 _BESIDE = {"WEBP": 12, "AVIF": 8, "HEIF": 4, "TIFF": 4}
-_BRIGHT = 32  # an image of 0 to 255 has this value at least; one of 0 to 3, say, would be all but black
+BRIGHT = 32  # an image of 0 to 255 has this value at least; one of 0 to 3, say, would be all but black
 _ORIENTATION, _BITS, _PHOTOMETRIC, _SAMPLES = 0x0112, 258, 262, 339  # tags of EXIF and TIFF
 _TURNS = {  # TIFF is turned by Pillow itself
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -416,7 +416,7 @@ def _range(parts: Iterator[npt.NDArray[Any]]) -> tuple[float, float]:
             low, high = min(low, float(finite.min())), max(high, float(finite.max()))
     if low > high or (low >= 0 and high <= 1):
         return 0.0, 1.0
-    if low >= 0 and _BRIGHT <= high <= 255:
+    if low >= 0 and BRIGHT <= high <= 255:
         return 0.0, 255.0
     return low, high
 

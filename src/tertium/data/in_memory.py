@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tertium.data.decoding import Size, plain
+from tertium.data.decoding import BRIGHT, Size, plain
 from tertium.data.pictures import ArrayPictures, Pictures
 from tertium.errors import InputError
 
 _FORMS = "a folder, pixels [N, H, W, 3] or [N, 3, H, W], a list of images, or a dataset of them"
 _CHANNELS = (1, 3, 4)  # grey, RGB, RGB and alpha
 _BLOCK = 64  # images that are looked at together
+_WHITE = 1.01  # floats 0 to 1 that were resized may go a little beyond
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ItemPictures:
 
     items: Any
     rows: npt.NDArray[np.int64]
+    scale: float | None = None  # of floats, as the first item has it
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -38,7 +40,7 @@ class ItemPictures:
     def open(self, row: int, within: int | None = None) -> Image.Image:
         """Return one image; what is none is an `InputError` that names its number."""
         number = int(self.rows[row])
-        image = _picture(self.items[number], f"image {number:,} of the dataset, counted from 0")
+        image = _picture(self.items[number], _name(number), self.scale)
         if within is not None:
             image.thumbnail((within, within))
         return image
@@ -50,7 +52,7 @@ class ItemPictures:
 
     def select(self, rows: npt.NDArray[np.int64]) -> ItemPictures:
         """Return these rows only."""
-        return ItemPictures(self.items, self.rows[rows])
+        return ItemPictures(self.items, self.rows[rows], self.scale)
 
     def checksum(self, row: int) -> bytes:
         """Of the size and the pixels."""
@@ -79,7 +81,7 @@ def pictures_of(images: Any) -> Pictures:
 
     They are an array or a tensor [N, H, W, 3] or [N, 3, H, W], also grey or with alpha; a list of Pillow
     images or of single arrays; or a dataset whose items are such images, alone, first in a tuple, or
-    under "image". Whole numbers are 0 to 255, floats 0 to 1 or 0 to 255.
+    under "image". Whole numbers are 0 to 255, floats 0 to 1 or 0 to 255, all alike.
 
     >>> pictures_of(np.zeros((5, 3, 8, 9), dtype=np.uint8)).open(0).size
     (9, 8)
@@ -88,31 +90,22 @@ def pictures_of(images: Any) -> Pictures:
     if not hasattr(images, "dtype"):
         if count and isinstance(_first_of(images[0]), str | Path):
             raise InputError("the items of a dataset are images, not paths; give the paths alone, in a list")
-        return ItemPictures(images, np.arange(count))
+        return ItemPictures(images, np.arange(count), _scale_of(images[0]) if count else None)
     array = _array(images)
     if array.ndim not in (3, 4):
         raise InputError(f"images have the shape {_shown(array.shape)}; give {_FORMS}")
     if array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] == 3:
         return ArrayPictures(array)
     scale = _scale((array[row : row + _BLOCK] for row in range(0, count, _BLOCK)), "the images")
-    return ItemPictures([_Scaled(item, scale) for item in array], np.arange(count))
+    return ItemPictures(array, np.arange(count), scale)
 
 
-@dataclass(frozen=True)
-class _Scaled:
-    """An image of an array whose other images say what is white."""
-
-    values: npt.NDArray[Any]
-    scale: float
-
-
-def _picture(item: Any, name: str) -> Image.Image:
-    """Return one image in RGB."""
+def _picture(item: Any, name: str, scale: float | None) -> Image.Image:
+    """Return one image in RGB; ``scale`` is that of floats in other images."""
     item = _first_of(item)
     if isinstance(item, Image.Image):
         return plain(item)
-    given = item if isinstance(item, _Scaled) else None
-    values = _array(item if given is None else given.values)
+    values = _array(item)
     if values.ndim == 3 and values.shape[-1] not in _CHANNELS and values.shape[0] in _CHANNELS:
         values = np.moveaxis(values, 0, -1)
     if values.ndim == 3 and values.shape[-1] == 1:
@@ -120,13 +113,31 @@ def _picture(item: Any, name: str) -> Image.Image:
     if values.ndim != 2 and not (values.ndim == 3 and values.shape[-1] in _CHANNELS):
         raise InputError(f"{name} has the shape {_shown(values.shape)}, which is not that of an image")
     if values.dtype != np.uint8:
-        scale = _scale(iter([values]), name) if given is None else given.scale
-        values = np.rint(values.astype(np.float64) * scale).astype(np.uint8)
+        factor = _scale(iter([values]), name, scale if values.dtype.kind == "f" else None)
+        values = np.rint(np.minimum(values.astype(np.float64) * factor, 255)).astype(np.uint8)
     return plain(Image.fromarray(values))
 
 
-def _scale(parts: Any, name: str) -> float:
-    """Return what makes values 0 to 255."""
+def _name(number: int) -> str:
+    return f"image {number:,} of the dataset, counted from 0"
+
+
+def _scale_of(item: Any) -> float | None:
+    """Return what the first image says of the others; nothing if it is black, or not an array of floats."""
+    item = _first_of(item)
+    if isinstance(item, Image.Image):
+        return None
+    values = _array(item)
+    if values.dtype.kind != "f" or not values.any():
+        return None
+    return _scale(iter([values]), _name(0))
+
+
+def _scale(parts: Any, name: str, of_others: float | None = None) -> float:
+    """Return what makes values 0 to 255: for floats that of the others, if they have shown it.
+
+    A dark image does not show by itself which of the two it is.
+    """
     low, high, whole = 0.0, 0.0, True
     for part in parts:
         if part.dtype.kind not in "bfiu":
@@ -139,7 +150,20 @@ def _scale(parts: Any, name: str) -> float:
             f"{name}: values from {low:.4g} to {high:.4g} are not pixels; give them as 0 to 255, or as "
             "floats 0 to 1, before they are standardised"
         )
-    return 1.0 if whole or high > 1 else 255.0
+    if whole:
+        return 1.0
+    if of_others is None and _WHITE < high < BRIGHT:
+        raise InputError(
+            f"{name}: floats up to {high:.4g} are too large for 0 to 1 and too small for 0 to 255; give "
+            "them as one of the two"
+        )
+    found = 1.0 if high > _WHITE else 255.0
+    if of_others is not None and found < of_others:
+        raise InputError(
+            f"{name} has values up to {high:.4g}, the first one none beyond 1; give all of them as floats "
+            "0 to 1, or as 0 to 255 of the type uint8"
+        )
+    return found if of_others is None else of_others
 
 
 def _first_of(item: Any) -> Any:

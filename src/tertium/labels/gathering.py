@@ -377,7 +377,7 @@ def _settle(
         labels, duplicates, clashes = Labels.merged(
             rows,
             column,
-            (entries & 1).astype(np.int8),
+            np.where(entries & 1, np.int8(1), np.int8(-1)),
             classes=classes,
             images=ids,
             contradictions=contradictions,

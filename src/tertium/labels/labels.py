@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ _BLOCK = 1 << 20  # keys worked on at once
 
 Rule = Literal["error", "absent", "present", "unknown"]
 """What becomes of a label that is said to be both present and absent: an error, or one of the three."""
+RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 class ContradictionError(InputError):
@@ -105,14 +106,23 @@ class Labels:
         ...               contradictions="absent")
         (Labels(1 images, 1 classes, 0 present, 1 absent), 1, 1)
         """
-        ids = images if isinstance(images, pa.Array) else pa.array(images, pa.string())
-        names = _check_names(classes)
+        check_rule(contradictions)
+        ids, names = _texts(images), _check_names(classes)
+        row, column, value = (np.asarray(each) for each in (rows, columns, values))
+        if not len(row) == len(column) == len(value):
+            raise InputError(
+                f"{len(row):,} rows, {len(column):,} columns and {len(value):,} values were given; "
+                "a label has one of each"
+            )
+        if splits is not None and len(splits) != len(ids):
+            raise InputError(f"{len(splits):,} splits were given for {len(ids):,} images")
+        _check_signs(value)
         # One sortable integer for a triple: no argsort, and equal triples end side by side.
-        keys = np.array(rows, dtype=np.int64)
+        keys = np.array(_numbers(row, len(ids), "row", "images"), dtype=np.int64)
         keys *= len(names)
-        keys += np.asarray(columns, dtype=np.int32)
+        keys += _numbers(column, len(names), "column", "classes").astype(np.int32, copy=False)
         keys <<= 1
-        keys |= np.asarray(values) > 0
+        keys |= value > 0
         keys.sort()
         keys, duplicates = _once(keys)
         clash = _clashes(keys)  # the absent one; the present one is next
@@ -143,8 +153,8 @@ class Labels:
             rows,
             columns,
             matrix[rows, columns],
-            classes=_numbered(matrix.shape[1]) if classes is None else _check_width(classes, matrix.shape[1]),
-            images=_numbered(matrix.shape[0]) if images is None else images,
+            classes=_class_names(classes, matrix.shape[1]),
+            images=_image_names(images, matrix.shape[0]),
         )
 
     @classmethod
@@ -160,16 +170,17 @@ class Labels:
             triples.row[stored],
             triples.col[stored],
             triples.data[stored],
-            classes=_numbered(matrix.shape[1]) if classes is None else _check_width(classes, matrix.shape[1]),
-            images=_numbered(matrix.shape[0]) if images is None else images,
+            classes=_class_names(classes, matrix.shape[1]),
+            images=_image_names(images, matrix.shape[0]),
         )
 
     @classmethod
     def from_pandas(cls, frame: Any, *, present: Any, absent: Any, unknown: Any) -> Labels:
         """Build from a DataFrame whose index names the images and whose columns name the classes.
 
-        ``present``, ``absent`` and ``unknown`` say which value means what, and another value is an error. NaN
-        stands for every missing value: ``from_pandas(frame, present=1, absent=0, unknown=float("nan"))``.
+        ``present``, ``absent`` and ``unknown`` say which value means what, and another value is an error.
+        None, NaN and pandas.NA all stand for every missing value, as in ``from_pandas(frame, present=1,
+        absent=0, unknown=None)``.
         """
         cells = frame.to_numpy(dtype=object, na_value=np.nan)
         images, classes = list(map(str, frame.index)), list(map(str, frame.columns))
@@ -221,7 +232,7 @@ class Labels:
                 raise InputError(
                     f"item {number:,} of the dataset has {len(row)} labels, and item 0 {len(rows[0])}"
                 )
-        names = _numbered(len(rows[0])) if classes is None else _check_width(classes, len(rows[0]))
+        names = _class_names(classes, len(rows[0]))
         return cls._of_values(np.stack(rows), _numbered(len(rows)), names, present, absent, unknown)
 
     @classmethod
@@ -237,7 +248,7 @@ class Labels:
         """Build from a table of values, each of which must be named once."""
         values, told = np.zeros(cells.shape, dtype=np.int8), np.zeros(cells.shape, dtype=np.int8)
         for value, sign in ((present, 1), (absent, -1), (unknown, 0)):
-            here = cells != cells if value != value else cells == value  # noqa: PLR0124  # only NaN differs
+            here = _missing(cells) if is_missing(value) else cells == value
             values[here] = sign
             told += here
         for wrong, reason in ((told == 0, "is none of the three values"), (told > 1, "is two of the values")):
@@ -292,8 +303,14 @@ class Labels:
             and self.images.equals(other.images)
             and np.array_equal(self.offsets, other.offsets)
             and np.array_equal(self.entries, other.entries)
-            and self.split_names() == other.split_names()
+            and self._same_splits(other)
         )
+
+    def _same_splits(self, other: Labels) -> bool:
+        """Whether every image of two labels with the same images is in the same split."""
+        if self.splits is None or other.splits is None:
+            return self.split_names() == other.split_names()
+        return bool(self.splits.cast(pa.string()).equals(other.splits.cast(pa.string())))
 
     __hash__ = None  # type: ignore[assignment]  # equality reads every entry
 
@@ -303,11 +320,17 @@ class Labels:
         return rows, np.abs(self.entries).astype(np.int64) - 1, np.sign(self.entries).astype(np.int8)
 
     def dense(self, rows: npt.ArrayLike | None = None) -> npt.NDArray[np.int8]:
-        """Return the given rows (all by default) as a dense int8 array [rows, classes] of +1, −1, 0."""
+        """Return the given rows (all by default) as a dense int8 array [rows, classes] of +1, −1, 0.
+
+        Rows are chosen by their numbers or by a Boolean mask.
+        """
         if rows is None:
             entries, counts = self.entries, np.diff(self.offsets)
         else:
-            entries, counts = self._gather(np.asarray(rows, dtype=np.int64))
+            chosen = np.asarray(rows)
+            if chosen.dtype == bool:
+                chosen = np.arange(len(self))[chosen]
+            entries, counts = self._gather(chosen.astype(np.int64, copy=False))
         matrix = np.zeros((len(counts), len(self.classes)), dtype=np.int8)
         flat = np.repeat(np.arange(len(counts)) * len(self.classes) - 1, counts)
         flat += np.abs(entries)
@@ -445,6 +468,8 @@ class Labels:
 
     def unlisted_absent(self) -> Labels:
         """Return full labels in which everything that is not known to be present is absent."""
+        if self.is_full:
+            return self
         matrix = self.dense()
         matrix[matrix == 0] = -1
         entries: Ints = matrix * np.arange(1, len(self.classes) + 1).astype(entry_type(len(self.classes)))
@@ -590,12 +615,107 @@ def _target(item: Any, number: int) -> npt.NDArray[Any]:
     return found
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for none: None, NaN, or what pandas has for it.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing(0)
+    (True, True, False)
+    """
+    if value is None:
+        return True
+    try:
+        return bool(value != value)  # noqa: PLR0124  # only NaN differs
+    except TypeError:  # pandas.NA does not even say whether it differs
+        return True
+
+
+def _missing(cells: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (cells != cells) | (cells == None)  # noqa: E711, PLR0124
+    return found
+
+
 def _numbered(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
+def _class_names(classes: Sequence[str] | None, width: int) -> Sequence[str]:
+    """Return names for the columns of a matrix: those that are given, or their numbers."""
+    return _numbered(width) if classes is None else _check_width(classes, width)
+
+
+def _image_names(images: Iterable[str] | None, rows: int) -> Iterable[str] | pa.Array:
+    """Return ids for the rows of a matrix: those that are given, or their numbers."""
+    if images is None:
+        return _numbered(rows)
+    ids = _texts(images)
+    if len(ids) != rows:
+        raise InputError(f"{len(ids):,} image ids were given for {rows:,} rows")
+    return ids
+
+
+def _texts(images: Iterable[str] | pa.Array) -> pa.StringArray:
+    """Return image ids as text; whole numbers become text, as in the readers of tables."""
+    if isinstance(images, str):
+        raise InputError(f'images are a list of ids, not the text "{images}"')
+    if isinstance(images, pa.ChunkedArray):
+        images = images.combine_chunks()
+    if not isinstance(images, pa.Array):
+        given = images if isinstance(images, list | tuple | np.ndarray) else list(images)
+        try:
+            images = pa.array(given, pa.string())
+        except (pa.ArrowInvalid, pa.ArrowTypeError):  # looked at one by one only now: there may be millions
+            images = pa.array([_text(each, "an image id") for each in given], pa.string())
+    if images.null_count:
+        raise InputError(f"row {pc.index(images.is_null(), True).as_py()} has no image id")
+    return images if pa.types.is_string(images.type) else images.cast(pa.string())
+
+
+def _text(name: Any, what: str) -> str:
+    if isinstance(name, bool | np.bool_) or not isinstance(name, str | int | np.integer):
+        raise InputError(f"{what} is text, not {name!r}")
+    return str(name)
+
+
+def listed(classes: Sequence[str]) -> list[str]:
+    """Return class names as a list of texts; one text is refused, for its letters are no classes.
+
+    >>> listed(("cat", 7))
+    ['cat', '7']
+    """
+    if isinstance(classes, str | Path):
+        raise InputError(
+            f'classes are a list of names, not the text "{classes}"; read_classes reads a file of names'
+        )
+    return [_text(name, "the name of a class") for name in classes]
+
+
+def check_rule(word: str) -> None:
+    """Raise `InputError` if there is no such rule for contradictions."""
+    if word not in RULES:
+        raise InputError(f'contradictions cannot be "{word}"; {did_you_mean(word, RULES)}')
+
+
+def _numbers(given: npt.NDArray[Any], count: int, what: str, of: str) -> Ints:
+    """Return the numbers of rows or columns; one that is not among ``count`` is an error."""
+    if given.dtype.kind not in "iu":
+        whole = given.astype(np.int64)
+        if (whole != given).any():
+            raise InputError(f"a {what} is a whole number, not {given[whole != given][0]}")
+        given = whole
+    for number in (given.min(initial=0), given.max(initial=0)) if given.size else ():
+        if not 0 <= number < count:
+            raise InputError(f"there is no {what} {number:,} of {count:,} {of}, counted from 0")
+    return given
+
+
+def _check_signs(values: npt.NDArray[Any]) -> None:
+    known = (values == 1) | (values == -1)
+    if not known.all():
+        raise InputError(f"a known label is +1 (present) or −1 (absent), not {values[~known][0]}")
+
+
 def _check_names(classes: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(classes)
+    names = tuple(listed(classes))
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InputError(f"a class is named twice: {some(twice)}")

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from tertium.errors import InputError, did_you_mean
+from tertium.errors import InputError, did_you_mean, some
 from tertium.files import keep_inputs
 from tertium.labels.closure import close as closed
 from tertium.labels.gathering import Gathering, SplitError
-from tertium.labels.labels import ContradictionError, Labels, Rule
+from tertium.labels.ids import normal_ids
+from tertium.labels.labels import ContradictionError, Labels, Rule, check_rule
+from tertium.labels.names import misspelt
 from tertium.labels.opening import Source, open_labels, place_of
 from tertium.labels.readers import Unlisted, write_labels
 from tertium.labels.renaming import Renaming, read_renaming
@@ -56,8 +58,10 @@ def merge(
 
     ``unlisted`` says what it means if a file does not list a label of its own classes and images: once for
     all files, or for each. ``rename`` is a CSV file from,to or file,from,to with new names of classes.
-    ``close`` completes the labels along a tree: present goes up, absent goes down.
+    ``close`` completes the labels along a tree: present goes up, absent goes down. A name in the tree that is
+    no class is passed through.
     """
+    check_rule(contradictions)
     keep_inputs([out], [*map(place_of, files), rename, close])
     if len(files) < 2:
         raise InputError("give at least two label files to merge")
@@ -70,17 +74,33 @@ def merge(
     ]
     if rename is not None:
         parts = _with_new_names(parts, read_renaming(rename))
+    tree = close if isinstance(close, LabelTree | None) else LabelTree.read(close)
+    if tree is not None:
+        _check_tree(tree, [name for part in parts for name in part.labels.classes], progress)
     merged = join(parts, contradictions=contradictions)
-    if close is not None:
-        tree = close if isinstance(close, LabelTree) else LabelTree.read(close)
+    if tree is not None:
         try:
             labels, more = closed(merged.labels, tree, contradictions=contradictions)
         except ContradictionError as error:
             raise InputError(f"by {close}, {error}; say which holds with --contradictions") from None
         merged = Merged(labels, merged.duplicates, merged.contradicted + more)
     if out is not None:
-        write_labels(merged.labels, out)
+        write_labels(merged.labels, out, progress=progress)
     return merged
+
+
+def _check_tree(tree: LabelTree, classes: Sequence[str], progress: Progress | None) -> None:
+    """Refuse a tree that implies nothing for the classes; say which of its names are nearly those of one.
+
+    A tree that was written beside converted labels may well have inner nodes that are no classes.
+    """
+    known = set(classes)
+    if all(known.isdisjoint(tree.ancestors(name)) for name in known):
+        tree.check(dict.fromkeys(classes))
+    near = misspelt([name for name in tree.names if name not in known], dict.fromkeys(classes))
+    if near:
+        shown = some(f'"{name}", where "{other}" is one' for name, other in near)
+        (progress or Progress()).note(f"Note: the label tree names what is not a class: {shown}.")
 
 
 def join(parts: Sequence[Part], *, contradictions: Rule = "error") -> Merged:
@@ -157,9 +177,9 @@ def _who(parts: Sequence[Part], error: ContradictionError) -> str:
     said: dict[int, str] = {}
     for part in parts:
         if error.label in part.labels.classes:
-            row = pc.index(part.labels.images, error.image).as_py()
-            if row >= 0:
-                value = int(part.labels.dense([row])[0, part.labels.column(error.label)])
+            # As `Gathering` compares them: ./a and a are one image, even in one file.
+            own = pc.equal(normal_ids(part.labels.images), error.image).to_numpy(zero_copy_only=False)
+            for value in part.labels.dense(own)[:, part.labels.column(error.label)].tolist():
                 said.setdefault(value, part.name)
     return f"(with it in {said[1]}, without it in {said[-1]})"
 

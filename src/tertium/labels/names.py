@@ -115,7 +115,7 @@ def look_alike(names: Sequence[str], counts: Callable[[], Mapping[str, int]]) ->
     """
     by_key: dict[str, list[str]] = {}
     for name in names:
-        by_key.setdefault(_BREAKS.sub(" ", name.casefold()).strip(), []).append(name)
+        by_key.setdefault(_key(name), []).append(name)
     groups = [tuple(group) for group in by_key.values() if len(group) > 1]
     groups += [(by_key[one][0], by_key[many][0]) for one, many in _plurals(by_key)]
     slips = [pair for pair in _slips(by_key) if _is_slip(*pair)] if len(by_key) <= _COMPARED else []
@@ -126,6 +126,27 @@ def look_alike(names: Sequence[str], counts: Callable[[], Mapping[str, int]]) ->
             if _RARE * known.get(rare, 0) <= known.get(common, 0):
                 groups.append((common, rare))
     return groups
+
+
+def misspelt(strangers: Iterable[str], names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return (stranger, name) where only case, a plural or one letter tells them apart.
+
+    >>> misspelt(["boatt", "Dog", "animal"], ["boat", "dog"])
+    [('Dog', 'dog'), ('boatt', 'boat')]
+    """
+    known = {_key(name): name for name in names}
+    strange = {_key(name): name for name in strangers}
+    found = {strange[key]: known[key] for key in strange if key in known}
+    every = {**known, **strange}  # names first: of several that are alike, a slip is paired with the first
+    pairs = [*_plurals(every), *_slips(every)] if len(every) <= _COMPARED else []
+    for one, other in (each for pair in pairs for each in (pair, pair[::-1])):
+        if one in strange and one not in known and other in known:
+            found.setdefault(strange[one], known[other])
+    return list(found.items())
+
+
+def _key(name: str) -> str:
+    return _BREAKS.sub(" ", name.casefold()).strip()
 
 
 def _plurals(keys: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -21,13 +21,14 @@ from tertium.hub import data_file, is_address, pinned
 from tertium.labels.formats.wide import WideTable, open_table, read_table
 from tertium.labels.gathering import Gathering, SplitError
 from tertium.labels.ids import look_alike_ids, normal_ids
-from tertium.labels.labels import ContradictionError, Labels, Rule
+from tertium.labels.labels import ContradictionError, Labels, Rule, check_rule, listed
 from tertium.labels.names import SEPARATOR, joined, lists_of_classes, means_nothing, tidy
 from tertium.labels.reading import DisagreementError, Reading
 from tertium.labels.renaming import read_renaming, twins
 from tertium.labels.rows import DAMAGE, Block, Rows, is_list, open_rows
 from tertium.labels.split_names import TEST, TRAIN, VALIDATION, unused_splits
 from tertium.labels.tables import Vocabulary, as_text, blank_id, delimiter
+from tertium.progress import Progress
 
 Unlisted = Literal["unknown", "absent"]
 UNLISTED: tuple[Unlisted, ...] = ("unknown", "absent")
@@ -78,9 +79,9 @@ class LabelFile:
         if is_address(self.path):
             here = replace(self, path=data_file(self.path))
             return here.read(unlisted=unlisted, classes=classes, contradictions=contradictions)
-        path, classes = self.path, None if classes is None else [tidy(name) for name in classes]
-        if unlisted not in UNLISTED:
-            raise InputError(f'unlisted labels cannot be "{unlisted}"; {did_you_mean(unlisted, UNLISTED)}')
+        path, classes = self.path, None if classes is None else [tidy(name) for name in listed(classes)]
+        check_unlisted(unlisted)
+        check_rule(contradictions)
         if not path.is_file():
             reason = "is a folder, not a label file" if path.is_dir() else "no such file"
             raise InputError(f"{path}: {reason}")
@@ -113,11 +114,19 @@ class LabelFile:
         path: str | Path,
         *,
         separator: str | None = None,
-        missing: Sequence[str] | None = None,
+        missing: str | Sequence[str] | None = None,
         rename: Mapping[str, str] | str | Path | None = None,
         **wide: Any,
     ) -> LabelFile:
         """Make one of plain values; those of a wide table are named as `WideTable.stated` has them."""
+        given: object = path
+        if isinstance(given, Labels):
+            raise InputError(
+                "a label file is a path, and these are Labels already; what says how a file is read, such as "
+                "separator, missing, rename and positive, does not apply to them"
+            )
+        if isinstance(missing, str):
+            missing = [missing] if missing else []  # no word, as with --missing ''
         words = None if missing is None else tuple(missing)
         names = Path(rename) if isinstance(rename, str) else rename
         return cls(Path(path), separator, words, names, WideTable.stated(**wide))
@@ -140,7 +149,7 @@ def read_labels(
     classes: Sequence[str] | None = None,
     contradictions: Rule = "error",
     separator: str | None = None,
-    missing: Sequence[str] | None = None,
+    missing: str | Sequence[str] | None = None,
     rename: Mapping[str, str] | str | Path | None = None,
     **wide: Any,
 ) -> Labels:
@@ -154,7 +163,7 @@ def read_labels(
     ``unlisted`` says what it means if the file does not mention a label. ``classes`` fixes the classes and
     their order; otherwise they are the names in the file, sorted. ``contradictions`` says what becomes of a
     label that the file lists both as present and as absent. ``separator`` stands between names in the compact
-    form. ``missing`` are words that mean that nothing is listed, such as nan. ``rename`` gives classes new
+    form. ``missing`` is a word, or words, for nothing being listed, such as nan. ``rename`` gives classes new
     names, as if they stood in the file: a mapping, or a CSV file with the columns ``from,to``. `LabelFile`
     also gives notes on names that look wrong.
 
@@ -176,6 +185,12 @@ def read_labels(
     """
     file = LabelFile.with_options(path, separator=separator, missing=missing, rename=rename, **wide)
     return file.read(unlisted=unlisted, classes=classes, contradictions=contradictions).labels
+
+
+def check_unlisted(word: str) -> None:
+    """Raise `InputError` if labels that are not listed cannot be this."""
+    if word not in UNLISTED:
+        raise InputError(f'unlisted labels cannot be "{word}"; {did_you_mean(word, UNLISTED)}')
 
 
 def lists_labels(path: Path) -> bool:
@@ -211,8 +226,11 @@ def _where_not_utf8(path: Path) -> str:
     return "the file is not UTF-8"
 
 
-def write_labels(labels: Labels, path: str | Path) -> None:
-    """Write ``.csv`` or ``.tsv`` (compact form), ``.parquet`` or ``.arrow``, by the ending of ``path``."""
+def write_labels(labels: Labels, path: str | Path, *, progress: Progress | None = None) -> None:
+    """Write ``.csv`` or ``.tsv`` (compact form), ``.parquet`` or ``.arrow``, by the ending of ``path``.
+
+    A text file lists what is known, so a class without a known label is not in it; ``progress`` is told.
+    """
     path = Path(path)
     if path.suffix == ".arrow":
         labels.save(path)
@@ -227,6 +245,23 @@ def write_labels(labels: Labels, path: str | Path) -> None:
                 text.write_table(_compact_table(labels[start : start + _WRITTEN]))
     else:
         raise InputError(f"{path}: labels are written as {', '.join(_SUFFIXES)}")
+    for note in unwritten(labels, path):
+        (progress or Progress()).note(f"Note: {note}.")
+
+
+def unwritten(labels: Labels, path: str | Path) -> list[str]:
+    """Return a note on classes that a label file cannot have: text names a class where a label is known.
+
+    >>> unwritten(Labels.from_dense([[1, 0]], classes=["cat", "dog"]), "x.csv")
+    ['classes without a known label are not in x.csv: dog; .parquet and .arrow keep them']
+    """
+    if Path(path).suffix not in (".csv", ".tsv"):
+        return []
+    known = np.add(*labels.class_counts)
+    lost = [name for name, count in zip(labels.classes, known, strict=True) if not count]
+    if not lost:
+        return []
+    return [f"classes without a known label are not in {path}: {some(lost)}; .parquet and .arrow keep them"]
 
 
 # ---- files that Tertium wrote ------------------------------------------------------------------------------
@@ -277,11 +312,16 @@ def _reread(labels: Labels, file: LabelFile, classes: Sequence[str] | None, cont
         except ContradictionError as error:
             raise InputError(f"{file}: {error}") from None
     if classes is not None:
-        extra = sorted(set(labels.classes) - set(classes))
-        if extra:
-            raise InputError(f'{file}: there is no class "{extra[0]}"; {did_you_mean(extra[0], classes)}')
-        labels = labels.with_classes(classes)
+        labels = with_all_classes(labels, classes, str(file))
     return Reading(labels, tuple(naming.notes))
+
+
+def with_all_classes(labels: Labels, classes: Sequence[str], source: str) -> Labels:
+    """Return the labels with these classes, of which their own must be; ``source`` names them in an error."""
+    extra = sorted(set(labels.classes) - set(classes))
+    if extra:
+        raise InputError(f'{source}: there is no class "{extra[0]}"; {did_you_mean(extra[0], classes)}')
+    return labels.with_classes(classes)
 
 
 # ---- wide tables -------------------------------------------------------------------------------------------

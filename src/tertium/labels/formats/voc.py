@@ -16,7 +16,7 @@ from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.formats.coco import Boxes
 from tertium.labels.formats.text import read_lines
 from tertium.labels.formats.xml_events import parse
-from tertium.labels.labels import Rule
+from tertium.labels.labels import Rule, check_rule
 from tertium.labels.reading import Reading, settle
 from tertium.progress import Progress
 
@@ -54,6 +54,7 @@ def read(
     An image's id is its file name in JPEGImages, or its name in the lists with ".jpg".
     """
     folder = Path(folder)
+    check_rule(contradictions)
     for what, value, choices in (("source", source, From), ("difficult", difficult, Difficult)):
         if value not in get_args(choices):
             raise InputError(f'{what} cannot be "{value}"; {did_you_mean(value, get_args(choices))}')

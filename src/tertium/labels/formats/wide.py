@@ -22,7 +22,7 @@ import pyarrow.parquet
 from tertium.errors import InputError, did_you_mean, some
 from tertium.labels.formats.content import Content
 from tertium.labels.gathering import Gathering, SplitError
-from tertium.labels.labels import Rule
+from tertium.labels.labels import Rule, is_missing
 from tertium.labels.names import tidy
 from tertium.labels.reading import Reading, settle_rows
 from tertium.labels.tables import (
@@ -98,7 +98,8 @@ class WideTable:
         True
         """
         present, absent, neither = (texts_of(each) for each in (positive, negative, unknown))
-        said = cls(preset, present, absent, neither, image_column, tuple(ignore), suffix)
+        others = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+        said = cls(preset, present, absent, neither, image_column, others, suffix)
         return None if said == cls() else said
 
     def options(self) -> dict[str, Any]:
@@ -263,18 +264,20 @@ def from_frame(
 def texts_of(values: Any) -> tuple[str, ...]:
     """Return values as a layout names them: one, or a tuple or list of them.
 
+    A truth value is in a table as Arrow, Python or a spreadsheet spells it.
+
     >>> texts_of((1, None, True))
-    ('1', '', 'true')
+    ('1', '', 'true', 'True', 'TRUE')
     """
     every = values if isinstance(values, tuple | list) else (values,)
-    return tuple(
-        ""
-        if value is None or value != value  # noqa: PLR0124  # NaN
-        else str(value).lower()
-        if isinstance(value, bool | np.bool_)
-        else str(value)
-        for value in every
-    )
+    return tuple(text for value in every for text in _spellings(value))
+
+
+def _spellings(value: Any) -> tuple[str, ...]:
+    if is_missing(value):
+        return ("",)
+    text = str(value)
+    return (text.lower(), text, text.upper()) if isinstance(value, bool | np.bool_) else (text,)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------
