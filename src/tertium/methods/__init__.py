@@ -19,6 +19,8 @@ from tertium.methods.plugins import Plugins, load
 
 __all__ = ["Method", "Run", "available", "broken", "check_name", "find", "make", "one_line", "parameters_of"]
 
+_RENAME = "give it a name of its own"
+
 
 def available() -> dict[str, type[Method]]:
     """Return every method by its name: ours, those of other packages, every imported subclass of `Method`."""
@@ -75,9 +77,6 @@ def check_name(method: Method) -> None:
     if "name" not in vars(kind):
         raise InputError(f'{kind.__name__} has the name "{kind.name}" of the class it is made of: {_RENAME}')
     _check_namesakes(kind.name)
-
-
-_RENAME = "give it a name of its own"
 
 
 def _check_namesakes(name: str) -> None:

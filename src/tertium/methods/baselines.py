@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,6 +26,12 @@ def require_full(labels: Labels, name: str) -> None:
             f'"{name}" needs full labels, but {total - labels.known:,} of {total:,} are unknown; '
             'choose another method, or "--unlisted absent" if unlisted means absent'
         )
+
+
+def check_weight(positive_weight: float) -> None:
+    """Refuse a weight of known positives that would leave them out, turn them around, or drown the rest."""
+    if not 0 < positive_weight < math.inf:
+        raise InputError(f"positive_weight must be above 0 and finite, not {positive_weight}")
 
 
 def require_absent(labels: Labels, name: str) -> None:
@@ -79,8 +86,7 @@ class Negative(Method):
     aliases: ClassVar[tuple[str, ...]] = ("an", "fe")
 
     def __post_init__(self) -> None:
-        if not self.positive_weight > 0:
-            raise InputError(f"positive_weight must be above 0, not {self.positive_weight}")
+        check_weight(self.positive_weight)
 
     def terms(self, logits: Tensor, batch: Batch, run: Run) -> dict[str, Tensor]:
         """Mean over all entries; ℓ⁺ counts ``positive_weight`` times."""

@@ -21,7 +21,7 @@ from tertium.data.batches import Batch
 from tertium.errors import InputError
 from tertium.labels import Labels
 from tertium.methods.base import Method, Run
-from tertium.methods.baselines import require_absent
+from tertium.methods.baselines import check_weight, require_absent
 from tertium.models.neighbours import class_medians, distances, nearest, normalise
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ Floats = npt.NDArray[Any]
 
 _COLDEST = 1e-3  # |T| from which on the loss is as steep as it may get
 _BLOCK = 1 << 22  # distances held at a time
-
-
-def _check_weight(positive_weight: float) -> None:
-    if not 0 < positive_weight < math.inf:
-        raise InputError(f"positive_weight must be above 0, not {positive_weight}")
 
 
 def _exposed(logits: Tensor, labels: Tensor, slope: Tensor, positive_weight: float) -> Tensor:
@@ -51,19 +46,19 @@ def _exposed(logits: Tensor, labels: Tensor, slope: Tensor, positive_weight: flo
     return total / logits.numel()
 
 
-class _Relations:
+class Relations:
     """What the temperatures are computed from: how far known labels and labelled neighbours are."""
 
-    def __init__(self, method: SoftExposure, run: Run) -> None:
-        features = normalise(run.features())
-        self.method, self.labels = method, run.labels
+    def __init__(self, method: SoftExposure, features: Floats, labels: Labels) -> None:
+        features = normalise(features)
+        self.method, self.labels = method, labels
         self.between = np.empty((0, 0))  # [C, C]
         self.index, self.far = (
-            np.empty((len(run.labels), 0), np.int64),
-            np.empty((len(run.labels), 0)),
+            np.empty((len(labels), 0), np.int64),
+            np.empty((len(labels), 0)),
         )  # [N, k]
         if method.by_labels:
-            self.between = distances(class_medians(features, run.labels), distance=method.distance)
+            self.between = distances(class_medians(features, labels), distance=method.distance)
             self.between[np.isnan(self.between)] = np.inf
         if method.by_images:
             self.index, self.far = nearest(features, method.neighbours, distance=method.distance)
@@ -158,7 +153,7 @@ class SoftExposure(Method):
     by_images: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_weight(self.positive_weight)
+        check_weight(self.positive_weight)
         if self.neighbours < 1:
             raise InputError(f"there must be at least 1 neighbour, not {self.neighbours}")
         if not (0 <= self.beta < math.inf and math.isfinite(self.gamma)):
@@ -186,7 +181,7 @@ class SoftExposure(Method):
         table = run.state.table("slope", dtype="float16", fill=math.nan)
         if not any(table.read(rows).isnan().any() for rows in run.state.blocks()):
             return
-        relations = _Relations(self, run)
+        relations = Relations(self, run.features(), run.labels)
         for rows in relations.blocks(run.state.own):
             table.write(torch.from_numpy(rows), torch.from_numpy(relations.slopes(rows)))
 
@@ -233,7 +228,7 @@ class LabelSoftening(Method):
     paper: ClassVar[str] = "Kundu 2020"
 
     def __post_init__(self) -> None:
-        _check_weight(self.positive_weight)
+        check_weight(self.positive_weight)
         if not self.temperature >= _COLDEST:
             raise InputError(f"the temperature of ls must be at least {_COLDEST}, not {self.temperature}")
 
