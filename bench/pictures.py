@@ -27,7 +27,7 @@ PAPER = "#ffffff"  # pages show a picture on whatever ground they have
 
 def rivals(tuned: Tuned, schemes: Sequence[str]) -> Figure:
     """Return how far each method is from `auto`, at its defaults and tuned, a panel for each scheme."""
-    figure = Figure(figsize=(13, 8))
+    figure = Figure(figsize=(13, 10))
     panels = figure.subplots(2, 3).ravel()
     for axes, scheme in zip(panels, schemes, strict=True):
         _rivals(axes, tuned, scheme)
