@@ -269,11 +269,13 @@ class Tables:
 
     def gains(self, data: str) -> str:
         """Return how far each method of the papers is ahead of `negative` with one positive label."""
-        scheme, lines = "single_positive", heading(f"{data}, single_positive", COLUMNS)
-        own = [self.cell(data, scheme, "negative", way, last) for way, last in COLUMNS]
-        lines.append("| `negative` | " + " | ".join(own) + " |")
+        scheme = "single_positive"
+        own = {column: self.cell(data, scheme, "negative", *column) for column in COLUMNS}
+        columns = [column for column, cell in own.items() if cell]
+        lines = heading(f"{data}, {scheme}", columns)
+        lines.append("| `negative` | " + " | ".join(own[column] for column in columns) + " |")
         for method in (name for name in PAPERS if name != "negative"):
-            cells = [mean(self.gain(data, scheme, method, way, last), "+") for way, last in COLUMNS]
+            cells = [mean(self.gain(data, scheme, method, *column), "+") for column in columns]
             lines.append(f"| `{method}`, ahead by | " + " | ".join(cells) + " |")
         return "\n".join(lines) + "\n"
 
