@@ -132,6 +132,7 @@ PAPERS: dict[str, tuple[Claim, ...]] = {
             PARTLY,
             "30 % of them end above one half, not most; with `negative` 3 %",
             ("python -m bench.inside {shared}/coco probabilities",),
+            why="not looked into",
         ),
     ),
     "Kundu 2020": (

@@ -90,17 +90,11 @@ def probabilities(labels: Labels, features: np.ndarray) -> None:
         return [float((found[part] > cut).mean()) for part in (hidden, absent) for cut in (0.1, 0.5)]
 
     print("| epoch | unobserved positives > 0.1 | > 0.5 | absences > 0.1 | > 0.5 |\n|---|---|---|---|---|")
-    theirs = {"recipe": "cole2021", "select": "last", "k": 2.95}
-    runs = {
-        "`negative`": ("negative", {}),
-        "`role`": ("role", {}),
-        "`role`, trained as there": ("role", theirs),
-    }
-    for name, (method, settings) in runs.items():
-        outcome = train(shown, features=features, method=method, watch=shares, **WHOLE, **settings)
+    for name in ("negative", "role"):
+        outcome = train(shown, features=features, method=name, watch=shares, **WHOLE)
         for record in outcome.records:
             told = " | ".join(f"{100 * share:.2f} %" for share in record["watched"])
-            print(f"| {name}, epoch {record['epoch']} | {told} |", flush=True)
+            print(f"| `{name}`, epoch {record['epoch']} | {told} |", flush=True)
 
 
 def exposure(labels: Labels, features: np.ndarray) -> None:
@@ -128,7 +122,8 @@ def exposure(labels: Labels, features: np.ndarray) -> None:
             told.append(slope[assumed & ~present].sum() / hidden.sum())
             if present.any():
                 told += [assumed[present].mean(), area(slope, present), area(scores[judged], present)]
-            print(f"| `{row.name}`, {scheme} | " + " | ".join(f"{100 * value:.1f} %" for value in told))
+            cells = [f"{100 * value:.1f} %" for value in told] + ["–"] * (len(columns) - len(told))
+            print(f"| `{row.name}`, {scheme} | {' | '.join(cells)} |", flush=True)
 
 
 def area(scores: np.ndarray, present: np.ndarray) -> float:
