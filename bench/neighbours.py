@@ -14,14 +14,13 @@ from tertium.models.neighbours import nearest, normalise
 COUNT, WIDTH, CLASSES = 12_000, 2048, 9600
 _RELATIONS = """
 import resource, numpy as np
-from types import SimpleNamespace
 from tertium.labels import Labels
-from tertium.methods.kundu2020 import SoftExposure, _Relations
+from tertium.methods.kundu2020 import Relations, SoftExposure
 rng = np.random.default_rng(0)
 values = rng.choice(np.array([-1, 0, 1]), p=[0.001, 0.998, 0.001], size=(512, CLASSES)).astype(np.int8)
-run = SimpleNamespace(labels=Labels.from_dense(values), features=lambda: rng.normal(size=(512, 64)))
+labels, features = Labels.from_dense(values), rng.normal(size=(512, 64))
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**10  # now, not the peak
-relations = _Relations(SoftExposure(), run)
+relations = Relations(SoftExposure(), features, labels)
 for rows in relations.blocks(range(256)):
     relations.slopes(rows)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)

@@ -132,6 +132,7 @@ def test_gains_are_those_of_the_same_seed(tmp_path):
     tables = whole.Tables(evidence)
     assert tables.gain("coco", "single_positive", "ll_r", "finetune", last=True) == [25.0, 25.0]
     assert tables.gain("coco", "single_positive", "ll_ct", "finetune", last=False) == [-25.0]  # of seed 1
-    told = tables.gains("coco").splitlines()
-    assert "| `negative` |  |  | 37.5 ± 12.5 | 25.0 ± 12.5 |  |  |" in told
-    assert "| `ll_r`, ahead by |  |  | +25.0 ± 0.0 | +25.0 ± 0.0 |  |  |" in told
+    told = tables.gains("coco").splitlines()  # without the ways that were not run
+    assert told[0] == "| coco, single_positive | finetune | finetune, last epoch |"
+    assert "| `negative` | 37.5 ± 12.5 | 25.0 ± 12.5 |" in told
+    assert "| `ll_r`, ahead by | +25.0 ± 0.0 | +25.0 ± 0.0 |" in told
