@@ -182,7 +182,7 @@ def test_a_tree_that_closes_nothing_is_refused():
     boats = Labels.from_dense([[0]], classes=["boat"], images=["a"])
     sloops = Labels.from_dense([[1]], classes=["sloop"], images=["a"])
     with pytest.raises(InputError) as caught:
-        merge([boats, sloops], close=LabelTree({"sloop": "boatt"}))
+        merge([boats, sloops], close=LabelTree({"dog": "animal", "sloop": "boatt"}))  # the nearest is named
     assert str(caught.value) == 'the label tree names "boatt", which is not a class; did you mean "boat"?'
 
 

@@ -95,9 +95,12 @@ def _check_tree(tree: LabelTree, classes: Sequence[str], progress: Progress | No
     A tree that was written beside converted labels may well have inner nodes that are no classes.
     """
     known = set(classes)
-    if all(known.isdisjoint(tree.ancestors(name)) for name in known):
-        tree.check(dict.fromkeys(classes))
     near = misspelt([name for name in tree.names if name not in known], dict.fromkeys(classes))
+    if all(known.isdisjoint(tree.ancestors(name)) for name in known):
+        if near:
+            name, other = near[0]
+            raise InputError(f'the label tree names "{name}", which is not a class; did you mean "{other}"?')
+        tree.check(dict.fromkeys(classes))
     if near:
         shown = some(f'"{name}", where "{other}" is one' for name, other in near)
         (progress or Progress()).note(f"Note: the label tree names what is not a class: {shown}.")
