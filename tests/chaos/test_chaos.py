@@ -32,6 +32,7 @@ def test_for_a_long_while(seed):
     assert code == 0, said
 
 
+@pytest.mark.slow  # as what it watches
 def test_a_broken_promise_is_found(tmp_path):
     """A command that leaves its temporary file behind is not let through."""
     broken = """
