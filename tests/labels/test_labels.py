@@ -120,6 +120,7 @@ def entries(rows, columns, values, rule="error", splits=None):
         (lambda: Labels.from_dense([[1], [0]], images=["a", "b", "c"]), "3 image ids were given for 2 rows"),
         (lambda: Labels.from_dense([[1], [0]], images=["a"]), "1 image ids were given for 2 rows"),
         (lambda: Labels.from_scipy(csr_matrix([[1], [0]]), images=["a"]), "1 image ids were given for 2"),
+        (lambda: Labels.from_dense([[True, False]]), "not True and False; where False means absent, give"),
         (lambda: Labels.from_dense([[1]], images="a"), 'images are a list of ids, not the text "a"'),
         (lambda: Labels.from_dense([[1]], images=[1.5]), "an image id is text, not 1.5"),
         (lambda: Labels.from_dense([[1], [0]], images=["a", None]), "row 1 has no image id"),

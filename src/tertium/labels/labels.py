@@ -147,6 +147,11 @@ class Labels:
         matrix = np.asarray(values)
         if matrix.ndim != 2:
             raise InputError(f"labels must be a matrix [images, classes], not of shape {matrix.shape}")
+        if matrix.dtype == bool:  # False may mean absent or unknown
+            raise InputError(
+                "labels are +1 (present), −1 (absent) or 0 (unknown), not True and False; where False means "
+                "absent, give np.where(values, 1, -1)"
+            )
         _check_values(matrix)
         rows, columns = np.nonzero(matrix)
         return cls.from_entries(

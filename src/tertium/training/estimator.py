@@ -191,7 +191,8 @@ def read_targets(y: Any, unknown: Literal[0] | None = None) -> tuple[Labels, str
     if not sparse and values.ndim != 2:
         raise InputError(f"y must be [rows, classes], a column for each class, not of shape {values.shape}")
     if unknown == 0:
-        labels = Labels.from_scipy(y) if sparse else Labels.from_dense(values)
+        said = values.astype(np.int8) if values.dtype == bool else values  # what False means was said
+        labels = Labels.from_scipy(y) if sparse else Labels.from_dense(said)
         return _named(labels, y), "1 is present, -1 is absent, 0 is unknown"
     if {-1.0, 0.0} <= found:
         raise InputError("y holds -1 and 0: if 0 means that a label is unknown, say so with unknown=0")
